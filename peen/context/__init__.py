@@ -1,0 +1,1 @@
+"""Stored history to model input."""

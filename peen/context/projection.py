@@ -1,0 +1,93 @@
+"""The stored transcript as a provider may see it: every call paired, ended turns replayed as they happened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
+
+
+class Conversation:
+    """Model input that grows by whole exchanges, so that a round does not pay for the history before it.
+
+    Rules: the results of an assistant message follow it in the order of its calls; a call that never returned is
+    left out of the replay (the ended turn's system message names it); a result without its call, because it came
+    after its turn had ended, becomes a system message that names the call; empty replies are left out.
+    """
+
+    def __init__(self) -> None:
+        self._messages: list[MessageRecord] = []
+        self._call_ids: set[str] = set()
+
+    @property
+    def call_ids(self) -> Collection[str]:
+        """Ids of every call in the conversation."""
+        return self._call_ids
+
+    @property
+    def messages(self) -> Sequence[MessageRecord]:
+        return self._messages
+
+    def add_history(self, history: Iterable[HistoryMessage]) -> None:
+        """Append stored turns; a turn must be added whole."""
+        pending: list[MessageRecord] = []
+        turn = -1
+        for row in history:
+            if row.turn != turn:
+                self._add_turn(pending)
+                pending, turn = [], row.turn
+            pending.append(row.message)
+        self._add_turn(pending)
+
+    def add(self, message: MessageRecord) -> None:
+        """Append one message that is complete by itself (no calls, no result)."""
+        if message.content or message.role == "system":
+            self._messages.append(message)
+
+    def add_exchange(self, reply: MessageRecord, results: Sequence[MessageRecord]) -> None:
+        """Append an assistant message with the results of its calls."""
+        by_call = {result.tool_call_id: result for result in results}
+        calls = [call for call in reply.tool_calls or [] if call.id in by_call]
+        if not calls and not reply.content:
+            return
+        kept = calls if calls else None
+        self._call_ids.update(call.id for call in calls)
+        self._messages.append(reply if reply.tool_calls == kept else msgspec.structs.replace(reply, tool_calls=kept))
+        self._messages.extend(by_call[call.id] for call in calls)
+
+    def _add_turn(self, turn: Sequence[MessageRecord]) -> None:
+        results = {message.tool_call_id: message for message in turn if message.role == "tool"}
+        calls: dict[str, ToolCallRecord] = {}
+        ended = False
+        late: set[str | None] = set()
+        for message in turn:
+            if message.role == "system":
+                ended = True
+            elif message.role == "tool" and (ended or message.tool_call_id not in calls):
+                late.add(message.tool_call_id)
+            for call in message.tool_calls or []:
+                calls[call.id] = call
+        for message in turn:
+            match message.role:
+                case "assistant":
+                    own = [
+                        results[call.id]
+                        for call in message.tool_calls or []
+                        if call.id in results and call.id not in late
+                    ]
+                    self.add_exchange(message, own)
+                case "tool" if message.tool_call_id in late:
+                    self.add(_late_result(message, calls.get(message.tool_call_id or "")))
+                case "tool":
+                    pass  # it stands behind its call already
+                case _:
+                    self.add(message)
+
+
+def _late_result(result: MessageRecord, call: ToolCallRecord | None) -> MessageRecord:
+    what = "a tool call" if call is None else f"the call {call.name} ({call.id})"
+    outcome = "failed" if result.is_error else "returned"
+    text = f"After its turn had ended, {what} {outcome}. Its result was:\n{result.content}"
+    return MessageRecord(role="system", content=text)

@@ -1,0 +1,1 @@
+"""The controller process: what it owns, from its lock to its orderly stop."""

@@ -1,0 +1,222 @@
+"""`control-core`: the store, the models, the agent space and its workers, the sessions. It creates no session."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from typing import Final
+
+import structlog
+import trio
+
+from peen.entropy import Entropy
+from peen.feed.fanout import Fanout
+from peen.feed.pump import FeedPump
+from peen.hub.api import Api
+from peen.ids import SessionNo
+from peen.model.registry import Models
+from peen.session.actor import Household
+from peen.session.ending import interrupted
+from peen.session.records import GenerationRecords
+from peen.session.recovery import recover
+from peen.session.registry import Sessions
+from peen.session.workspace import WorkspacePolicy
+from peen.settings import Settings
+from peen.space.control import ControlSpace
+from peen.space.nannylink import NannyProcess
+from peen.space.proc import sweep
+from peen.space.supervise import Placement, Supervisor
+from peen.store import sessions
+from peen.store.database import Database
+from peen.store.opening import open_database
+from peen.store.reserve import RESERVE_BYTES
+from peen.worker.link import CallHandler, WorkerLink
+
+log = structlog.get_logger(__name__)
+
+DATABASE_NAME: Final = "peen.db"
+STOPPED_BY_OPERATOR: Final = "the controller was stopped before the turn ended"
+
+
+class StopClock:
+    """When an orderly stop must be over. Before it begins there is no deadline."""
+
+    def __init__(self) -> None:
+        self.deadline = math.inf
+
+    def begin(self, within_s: float) -> None:
+        """The stop begins now; only the first call counts."""
+        self.deadline = min(self.deadline, trio.current_time() + within_s)
+
+    def scope(self) -> trio.CancelScope:
+        """For cleanup: shielded, and over at the deadline."""
+        return trio.CancelScope(shield=True, deadline=self.deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What control-core offers to control-api and to a program that hosts it."""
+
+    database: Database
+    fanout: Fanout
+    pump: FeedPump
+    sessions: Sessions
+    supervisor: Supervisor
+    api: Api
+
+    async def end_turns(self) -> None:
+        """First part of an orderly stop: no new work, running turns end as interrupted, their frames go out."""
+        await self.sessions.close(interrupted("shutdown", STOPPED_BY_OPERATOR))
+        self.pump.flush()
+
+
+def state_id(settings: Settings) -> str:
+    """Names one state directory in the markers of its processes; the same under every name of the directory."""
+    return hashlib.sha256(os.fsencode(settings.state_dir.resolve())).hexdigest()[:16]
+
+
+@asynccontextmanager
+async def control_core(
+    settings: Settings,
+    *,
+    environ: Mapping[str, str],
+    nanny: NannyProcess,
+    entropy: Entropy,
+    stop: StopClock,
+    reserve_bytes: int = RESERVE_BYTES,
+) -> AsyncIterator[Core]:
+    """Run control-core; the body runs when it is ready. The caller holds the lock of the state directory.
+
+    Raises: StorageError, ConfigurationInvalid, and then nothing of this is left behind.
+    """
+    identity = state_id(settings)
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(_cancelled_at_exit())
+        space = ControlSpace(state_id=identity, environment=settings.child_environment(environ), nanny=nanny)
+        await nursery.start(space.run)
+        database = await stack.enter_async_context(
+            open_database(
+                settings.state_dir / DATABASE_NAME,
+                migrations=resources.files("peen.store") / "migrations",
+                name="peen",
+                entropy=entropy,
+                reserve_bytes=reserve_bytes,
+            )
+        )
+        await _clear_the_past(database, space, identity, entropy)
+        models = Models.build(settings.upstreams, environ)
+        await models.discover()
+        _, default_model = models.default(settings.default_model)
+        running = await stack.enter_async_context(_cancelled_at_exit())
+        core = await _assemble(settings, database, space, models, default_model.name, entropy, running)
+        log.info("control-core ready", default_model=default_model.name, models=len(models.list))
+        try:
+            yield core
+        finally:
+            stop.begin(settings.shutdown_timeout_ms / 1000)
+            with stop.scope():
+                await core.end_turns()
+                await core.supervisor.stop_all("the controller stops")
+                core.pump.flush()
+
+
+async def _assemble(
+    settings: Settings,
+    database: Database,
+    space: ControlSpace,
+    models: Models,
+    default_model: str,
+    entropy: Entropy,
+    nursery: trio.Nursery,
+) -> Core:
+    fanout = Fanout()
+    pump = FeedPump(database.reader, fanout)
+    pump.attach(database)
+    records = GenerationRecords(database, entropy)
+
+    def calls(_session_id: str, generation_id: str) -> CallHandler:
+        return records.calls(generation_id, registry.turn_ended).handle
+
+    supervisor = Supervisor(
+        space,
+        records,
+        socket_root=settings.worker_socket_dir,
+        config_directory=settings.config_dir,
+        state_id=state_id(settings),
+        settings=settings.worker_settings(default_model),
+        entropy=entropy,
+        calls=calls,
+        on_lost=_note_lost,
+    )
+    household = Household(
+        database=database,
+        pump=pump,
+        workers=_SessionWorkers(database, supervisor),
+        entropy=entropy,
+        check_model=models.resolve,
+        turn_limit=trio.CapacityLimiter(settings.max_concurrent_turns),
+        worker_idle_s=settings.worker_idle_timeout_ms / 1000,
+    )
+    registry = Sessions(household)
+    for start in (pump.run, supervisor.run, registry.run):
+        await nursery.start(start)
+    api = Api(
+        database=database,
+        policy=WorkspacePolicy(settings.workspace_root, settings.state_dir, settings.config_dir),
+        models=models.list,
+        default_model=default_model,
+        root_agent=settings.agent,
+        agent_space=space.name,
+        max_context_tokens=settings.max_context_tokens,
+        entropy=entropy,
+    )
+    return Core(database, fanout, pump, registry, supervisor, api)
+
+
+async def _clear_the_past(database: Database, space: ControlSpace, identity: str, entropy: Entropy) -> None:
+    """Nothing of a controller that crashed goes on: its processes are ended first, then its records."""
+    spared = {pid for pid in (space.nanny_pid,) if pid is not None}
+    killed = await trio.to_thread.run_sync(partial(sweep, identity, keep=spared))
+    if killed:
+        log.warning("processes of a crashed controller were ended", count=len(killed))
+    await recover(database, entropy)
+
+
+class _SessionWorkers:
+    """The workers as a session sees them."""
+
+    def __init__(self, database: Database, supervisor: Supervisor) -> None:
+        self._database, self._supervisor = database, supervisor
+
+    async def ensure(self, session_no: SessionNo) -> WorkerLink:
+        row = sessions.by_no(self._database.reader, session_no)
+        assert row is not None, "a worker is started for a session that exists"
+        return await self._supervisor.ensure(Placement(row.uuid, row.workspace, row.agent_space))
+
+    async def stop(self, session_id: str, reason: str) -> None:
+        await self._supervisor.stop(session_id, reason)
+
+    async def settled(self, session_id: str) -> None:
+        await self._supervisor.settled(session_id)
+
+
+async def _note_lost(session_id: str, generation_id: str, reason: str) -> None:
+    # The turns that it ran hear of it through their own command; here it is only said aloud.
+    log.warning("worker lost", session_id=session_id, generation_id=generation_id, reason=reason)
+    await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def _cancelled_at_exit() -> AsyncIterator[trio.Nursery]:
+    """A nursery for actors that live as long as the block."""
+    async with trio.open_nursery() as nursery:
+        try:
+            yield nursery
+        finally:
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,168 @@
+"""The model step: one answer, with as many attempts as the retry rules allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import structlog
+import trio
+from msgspec import Raw
+
+from peen.context.projection import Conversation
+from peen.entropy import Entropy
+from peen.errors import ModelError
+from peen.execution.blocks import Blocks, Streaming, event
+from peen.execution.decide import ModelOutput
+from peen.execution.steps import Done, Steps
+from peen.model.fold import Answer, Fold
+from peen.model.retry import final_error, plan_retry, retry_reason
+from peen.model.stream import ModelInfo, ModelRequest, Upstream
+from peen.wire.model import ToolDefinition
+from peen.wire.worker import MessageRecord, ModelCallRecord, WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+_encode: Final = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSetup:
+    """What stays the same over all rounds of one execution."""
+
+    upstream: Upstream
+    model: ModelInfo
+    prompt: str
+    tools: tuple[ToolDefinition, ...]
+    settings: WorkerSettings
+    reasoning_effort: str | None = None
+
+
+class Asker:
+    """Asks the model for one answer and shows it while it comes."""
+
+    def __init__(
+        self, setup: ModelSetup, *, conversation: Conversation, blocks: Blocks, steps: Steps, entropy: Entropy
+    ) -> None:
+        self._setup, self._conversation, self._blocks = setup, conversation, blocks
+        self._steps, self._entropy = steps, entropy
+
+    async def answer(self, turn_round: int) -> Done[ModelOutput]:
+        """The outcome of round `turn_round`: a whole answer or, after the last attempt, why there is none.
+
+        Each failed attempt leaves an audit record and, if another follows, a `provider.retry` event; blocks that
+        it had opened are stopped, and its partial text never becomes part of the answer.
+        """
+        audits: list[ModelCallRecord] = []
+        request = ModelRequest(
+            model_id=self._setup.model.model_id,
+            system=self._setup.prompt,
+            messages=self._conversation.messages,
+            tools=self._setup.tools,
+            reasoning_effort=self._setup.reasoning_effort,
+        )
+        streaming = Streaming(self._blocks, self._steps.emit)
+        done: Done[ModelOutput] | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(streaming.run)
+            attempt = 0
+            while done is None:
+                attempt += 1
+                began_ms = self._entropy.now_ms()
+                try:
+                    answer = await self._attempt(request, turn_round, streaming)
+                except ModelError as error:
+                    self._blocks.close()
+                    audits.append(self._failed_call(turn_round, error, began_ms))
+                    done = await self._after_failure(attempt, error, streaming, audits)
+                else:
+                    self._blocks.close()
+                    audits.append(self._completed_call(turn_round, answer, began_ms))
+                    done = self._completed(answer, audits)
+            nursery.cancel_scope.cancel()
+        # What was not shown yet commits with the answer, behind every piece that was.
+        done.events = [*self._blocks.take(), *done.events]
+        return done
+
+    async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:
+        fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
+        idle_s = self._setup.settings.provider_idle_timeout_ms / 1000
+        with trio.move_on_after(idle_s) as silence:
+            async with self._setup.upstream.stream(request) as items:
+                async for item in items:
+                    silence.deadline = trio.current_time() + idle_s
+                    self._blocks.feed(fold.add(item))
+                    streaming.poke()
+        if silence.cancelled_caught:
+            raise ModelError(f"the provider was silent for {idle_s:g} s", kind="silence", retryable=True)
+        return fold.finish()
+
+    async def _after_failure(
+        self, attempt: int, error: ModelError, streaming: Streaming, audits: list[ModelCallRecord]
+    ) -> Done[ModelOutput] | None:
+        ceiling_ms = self._setup.settings.provider_retry_max_delay_ms
+        delay_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
+        if delay_ms is None:
+            last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
+            output = ModelOutput(error_kind=error.kind, error=str(last))
+            return Done(output=output, calls=audits, failed=True)
+        log.info("model call failed, trying again", kind=error.kind, attempt=attempt, delay_ms=delay_ms)
+        retry: dict[str, object] = {
+            "attempt": attempt,
+            "reason": retry_reason(error),
+            "status": error.http_status or 0,
+            "delayMs": delay_ms,
+        }
+        self._blocks.note(event("provider.retry", retry))
+        streaming.poke()
+        await trio.sleep(delay_ms / 1000)
+        return None
+
+    def _completed(self, answer: Answer, audits: list[ModelCallRecord]) -> Done[ModelOutput]:
+        output = ModelOutput(
+            text=answer.text,
+            thinking=answer.thinking,
+            calls=list(answer.calls),
+            finish_reason=answer.finish_reason,
+            response_model=answer.response_model,
+            usage=answer.usage,
+        )
+        return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
+
+    def _completed_call(self, turn_round: int, answer: Answer, began_ms: int) -> ModelCallRecord:
+        # Text and thinking stand in the transcript; the audit keeps what does not.
+        response = {"calls": len(answer.calls), "textBytes": len(answer.text.encode()), "truncated": answer.truncated}
+        return ModelCallRecord(
+            round=turn_round,
+            state="completed",
+            request_sequence=self._steps.message_sequence,
+            response=Raw(_encode(response)),
+            usage=answer.usage,
+            finish_reason=answer.finish_reason,
+            response_model=answer.response_model,
+            started_at_ms=began_ms,
+            completed_at_ms=self._entropy.now_ms(),
+        )
+
+    def _failed_call(self, turn_round: int, error: ModelError, began_ms: int) -> ModelCallRecord:
+        return ModelCallRecord(
+            round=turn_round,
+            state="failed",
+            request_sequence=self._steps.message_sequence,
+            failure_kind=error.kind,
+            failure_detail=str(error),
+            started_at_ms=began_ms,
+            completed_at_ms=self._entropy.now_ms(),
+        )
+
+
+def reply_message(output: ModelOutput, model: str) -> MessageRecord:
+    """The assistant message of an answer."""
+    return MessageRecord(
+        role="assistant",
+        content=output.text,
+        model=model,
+        thinking=output.thinking or None,
+        tool_calls=output.calls or None,
+    )

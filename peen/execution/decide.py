@@ -1,0 +1,59 @@
+"""What follows from a model's answer. Pure: saved outputs in, decisions out, the same on every replay."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from peen.wire.worker import Terminal, ToolCallRecord, Usage
+
+AGENT_RUN = "agentRun"
+
+
+class ModelOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Saved output of a model step: the answer, or why there is none."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: list[ToolCallRecord] = []
+    finish_reason: str = ""
+    response_model: str = ""
+    usage: Usage = Usage()
+    error_kind: str = ""
+    error: str = ""
+
+
+class Dispatch(Struct, frozen=True):
+    """Run these calls, then ask again."""
+
+    calls: list[ToolCallRecord]
+
+
+class Finish(Struct, frozen=True):
+    """The execution ends like this."""
+
+    terminal: Terminal
+
+
+def after_answer(output: ModelOutput, *, turn_round: int, round_limit: int) -> Dispatch | Finish:
+    """What to do with the answer of round `turn_round` (from 0) out of `round_limit`.
+
+    Calls of the last permitted round are not dispatched: nobody would read their results.
+    """
+    if output.error_kind:
+        return Finish(failure(output.error or f"the model call failed ({output.error_kind})"))
+    if not output.calls:
+        return Finish(Terminal(state="completed", text=output.text, finish_reason=output.finish_reason))
+    if turn_round + 1 >= round_limit:
+        plural = "" if round_limit == 1 else "s"
+        return Finish(
+            failure(
+                f"the turn used all of its {round_limit} model round{plural} and the model still asked for tools; "
+                "raise PEEN_MAX_TOOL_ROUNDS or split the task"
+            )
+        )
+    return Dispatch(output.calls)
+
+
+def failure(error: str, *, reason: str = AGENT_RUN) -> Terminal:
+    """A failed end. `reason` is one of the documented words of `turn.failed`; `error` is for people."""
+    return Terminal(state="failed", reason=reason, error=error, classification=reason)

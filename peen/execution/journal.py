@@ -1,0 +1,35 @@
+"""Where an execution's records go. The worker's end of the socket is one journal; a store in this process another."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from peen.wire.worker import (
+    CommitSteps,
+    Committed,
+    EmitEvents,
+    HistoryPage,
+    HistoryRows,
+    OpenedTurn,
+    OpenTurn,
+)
+
+
+class Journal(Protocol):
+    """Durable records, carried out in the order of the calls.
+
+    A writing call is not interrupted by cancellation: when it returns, what it wrote is committed. It raises
+    StaleClaim if the execution is held by somebody else, LinkLost if whether it took effect cannot be known.
+    """
+
+    async def open_turn(self, request: OpenTurn) -> OpenedTurn:
+        """Open the turn and its execution."""
+
+    async def history(self, request: HistoryPage) -> HistoryRows:
+        """A page of the transcript."""
+
+    async def commit(self, request: CommitSteps) -> Committed:
+        """End steps, write what they produced, begin others, in one transaction."""
+
+    async def emit(self, request: EmitEvents) -> None:
+        """Hand over streamed pieces; returns once they are on their way, in order before any later call."""

@@ -1,0 +1,144 @@
+"""The one workflow: prepare, ask the model, run its tools, again, until an answer without calls ends it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+import trio
+
+from peen.context.projection import Conversation
+from peen.execution import decide
+from peen.execution.ask import reply_message
+from peen.execution.blocks import Blocks, event
+from peen.execution.decide import Dispatch, Finish, ModelOutput
+from peen.execution.steps import NOTHING, Done, Next, Step, Steps
+from peen.wire.worker import EventRecord, MessageRecord, Terminal, ToolCallRecord
+
+_encode: Final = msgspec.json.encode
+
+
+class ToolOutput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Saved output of a tool step. `seen` is what the call taught the read-before-change ledger."""
+
+    content: str
+    is_error: bool = False
+    seen: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class ToolRunner(Protocol):
+    """Carries out calls. A tool's own failure is an output with `is_error`; raising means a fault of Peen."""
+
+    def is_repeatable(self, name: str) -> bool:
+        """Whether an interrupted call may simply be made again."""
+
+    async def call(self, call: ToolCallRecord) -> ToolOutput:
+        """Run one call to its end."""
+
+
+class _Batch:
+    """The calls of one round: at most `lanes` run at once, each lane takes the next waiting one."""
+
+    def __init__(self, calls: list[ToolCallRecord], *, lanes: int) -> None:
+        self.calls, self.lanes = calls, lanes
+        self.waiting = iter(range(lanes, len(calls)))
+        self.results: dict[int, MessageRecord] = {}
+        self.follows: dict[int, int | None] = {}
+
+
+class AgentLoop:
+    """Runs one execution from its first round to its terminal commit."""
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        conversation: Conversation,
+        blocks: Blocks,
+        ask: Callable[[int], Awaitable[Done[ModelOutput]]],
+        tools: ToolRunner,
+        model: str,
+        round_limit: int,
+        parallelism: int,
+    ) -> None:
+        self._steps, self._conversation, self._blocks = steps, conversation, blocks
+        self._ask, self._tools, self._model = ask, tools, model
+        self._round_limit, self._parallelism = round_limit, parallelism
+
+    async def run(self) -> Terminal:
+        """How the execution ended; that end is committed when this returns."""
+        await self._steps.commit(self._next_round(0))
+        for turn_round in itertools.count():
+            output = await self._steps.run(
+                self._model_step(turn_round),
+                partial(self._ask, turn_round),
+                partial(self._after_answer, turn_round),
+            )
+            match decide.after_answer(output, turn_round=turn_round, round_limit=self._round_limit):
+                case Finish(terminal=terminal):
+                    return terminal
+                case Dispatch(calls=calls):
+                    results = await self._run_tools(turn_round, calls)
+                    self._conversation.add_exchange(reply_message(output, self._model), results)
+        raise AssertionError("itertools.count ended")
+
+    def _after_answer(self, turn_round: int, done: Done[ModelOutput]) -> Next:
+        match decide.after_answer(done.output, turn_round=turn_round, round_limit=self._round_limit):
+            case Finish(terminal=terminal):
+                final = Step(f"r{turn_round}.final", "final", b"{}")
+                return Next(passed=((final, _encode({"state": terminal.state})),), terminal=terminal)
+            case Dispatch(calls=calls):
+                begin = [self._tool_step(turn_round, i, call) for i, call in enumerate(calls[: self._parallelism])]
+                return Next(events=[_use_event(call) for call in calls], begin=begin)
+
+    async def _run_tools(self, turn_round: int, calls: list[ToolCallRecord]) -> list[MessageRecord]:
+        """Results of all calls, in the order of the calls; each is committed as soon as it is there."""
+        batch = _Batch(calls, lanes=min(self._parallelism, len(calls)))
+        async with trio.open_nursery() as nursery:
+            for first in range(batch.lanes):
+                nursery.start_soon(self._lane, turn_round, batch, first)
+        return [batch.results[i] for i in range(len(calls))]
+
+    async def _lane(self, turn_round: int, batch: _Batch, first: int) -> None:
+        index: int | None = first
+        while index is not None:
+            step = self._tool_step(turn_round, index, batch.calls[index])
+            after = partial(self._after_tool, turn_round, batch, index)
+            await self._steps.run(step, partial(self._call_tool, batch.calls[index]), after)
+            index = batch.follows[index]
+
+    def _after_tool(self, turn_round: int, batch: _Batch, index: int, done: Done[ToolOutput]) -> Next:
+        """The commit that ends a call begins the next one of its lane or, after the last call, the next round."""
+        batch.results[index] = done.messages[0]
+        batch.follows[index] = upcoming = next(batch.waiting, None)
+        if upcoming is not None:
+            return Next(begin=(self._tool_step(turn_round, upcoming, batch.calls[upcoming]),))
+        return self._next_round(turn_round + 1) if len(batch.results) == len(batch.calls) else NOTHING
+
+    async def _call_tool(self, call: ToolCallRecord) -> Done[ToolOutput]:
+        output = await self._tools.call(call)
+        message = MessageRecord(role="tool", content=output.content, tool_call_id=call.id, is_error=output.is_error)
+        result: dict[str, object] = {
+            "callId": call.id, "name": call.name, "content": output.content, "isError": output.is_error
+        }  # fmt: skip
+        shown = self._blocks.tool_result(call.id, output.content, is_error=output.is_error)
+        return Done(output=output, messages=[message], events=[*shown, event("tool.result", result)])
+
+    def _next_round(self, turn_round: int) -> Next:
+        prepared = Step(f"r{turn_round}.prepare", "prepare", b"{}")
+        return Next(passed=((prepared, b"{}"),), begin=(self._model_step(turn_round),))
+
+    def _model_step(self, turn_round: int) -> Step:
+        return Step(f"r{turn_round}.model", "model", _encode({"model": self._model, "round": turn_round}))
+
+    def _tool_step(self, turn_round: int, index: int, call: ToolCallRecord) -> Step:
+        kind = "read" if self._tools.is_repeatable(call.name) else "effect"
+        given = _encode({"name": call.name, "arguments": call.arguments})
+        return Step(f"r{turn_round}.t{index}.handler", kind, given, call_id=call.id)
+
+
+def _use_event(call: ToolCallRecord) -> EventRecord:
+    return event("tool.use", {"callId": call.id, "name": call.name, "arguments": call.arguments})

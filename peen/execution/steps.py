@@ -1,0 +1,123 @@
+"""Steps: work whose input is saved before it begins and whose output is saved before anything follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from peen.execution.journal import Journal
+from peen.wire.worker import (
+    Claim,
+    CommitSteps,
+    Committed,
+    Completion,
+    EmitEvents,
+    EventRecord,
+    MessageRecord,
+    ModelCallRecord,
+    Terminal,
+)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step is before it begins. `id` is positional (`r3.t0.handler`); `given` is its input as JSON."""
+
+    id: str
+    kind: str
+    given: bytes
+    call_id: str | None = None
+
+    def claim(self) -> Claim:
+        return Claim(step=self.id, kind=self.kind, given=Raw(self.given), call_id=self.call_id)
+
+
+@dataclass(slots=True)
+class Done(Generic[T]):
+    """What a step produced: its output and everything that becomes visible with it."""
+
+    output: T
+    messages: list[MessageRecord] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+    calls: list[ModelCallRecord] = field(default_factory=list)
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What follows at once, in the same commit.
+
+    `passed` are phases with nothing to do, each with its output; `begin` are steps whose work starts as soon as
+    the commit returns; `events` announce them; `terminal` ends the turn.
+    """
+
+    events: Sequence[EventRecord] = ()
+    passed: Sequence[tuple[Step, bytes]] = ()
+    begin: Sequence[Step] = ()
+    terminal: Terminal | None = None
+
+
+NOTHING = Next()
+
+
+class Steps:
+    """The steps of one execution under one holder."""
+
+    def __init__(self, journal: Journal, *, execution_id: str, holder: str) -> None:
+        self._journal, self._execution_id, self._holder = journal, execution_id, holder
+        self._claimed: dict[str, Step] = {}
+        self.message_sequence = 0
+        """Last message sequence of the session, as of the latest commit."""
+
+    async def run(
+        self,
+        step: Step,
+        work: Callable[[], Awaitable[Done[T]]],
+        then: Callable[[Done[T]], Next],
+    ) -> T:
+        """Save the input (unless an earlier commit did), do the work, save the outcome with what follows from it.
+
+        `then` is pure: it sees the outcome and says what begins at once. If the work raises, nothing is saved:
+        the step stays running in the store, and whoever recovers it knows by its kind what that means.
+        Raises: StaleClaim if this holder was replaced; LinkLost if the store is out of reach.
+        """
+        if step.id not in self._claimed:
+            await self.commit(Next(begin=(step,)))
+        done = await work()
+        following = then(done)
+        completion = Completion(step=step.id, output=Raw(msgspec.json.encode(done.output)), failed=done.failed)
+        await self.commit(following, completion=completion, done=done)
+        self._claimed.pop(step.id, None)
+        return done.output
+
+    async def commit(
+        self, following: Next, *, completion: Completion | None = None, done: Done[T] | None = None
+    ) -> None:
+        """One transaction: a completion with its records, phases that had nothing to do, claims, the end."""
+        passed = [Completion(step=step.id, output=Raw(output)) for step, output in following.passed]
+        begun = [step.claim() for step, _ in following.passed] + [step.claim() for step in following.begin]
+        request = CommitSteps(
+            execution_id=self._execution_id,
+            holder=self._holder,
+            completions=([completion] if completion is not None else []),
+            passed=passed,
+            messages=done.messages if done is not None else [],
+            events=[*(done.events if done is not None else ()), *following.events],
+            calls=done.calls if done is not None else [],
+            claims=begun,
+            terminal=following.terminal,
+        )
+        committed: Committed = await self._journal.commit(request)
+        self.message_sequence = committed.message_sequence
+        for step in following.begin:
+            self._claimed[step.id] = step
+
+    async def emit(self, events: list[EventRecord]) -> None:
+        """Hand over streamed pieces of a running step."""
+        await self._journal.emit(EmitEvents(execution_id=self._execution_id, holder=self._holder, events=events))

@@ -1,0 +1,41 @@
+"""What stands behind the REST operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from peen.entropy import Entropy
+from peen.errors import SessionNotFound
+from peen.model.stream import ModelInfo
+from peen.session.workspace import WorkspacePolicy
+from peen.store import sessions
+from peen.store.database import Database
+from peen.store.sessions import SessionRow
+
+DEFAULT_WINDOW_TOKENS: Final = 131_072
+MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Every list page ends before it passes this, so that one page of large rows cannot fill memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """Handed to every operation. Reads go to the store's reader, changes to its writer."""
+
+    database: Database
+    policy: WorkspacePolicy
+    models: Sequence[ModelInfo]
+    default_model: str
+    root_agent: str
+    agent_space: str
+    max_context_tokens: int | None
+    entropy: Entropy
+
+    def session(self, session_id: str) -> SessionRow:
+        """The session's row. Raises: SessionNotFound."""
+        row = sessions.by_id(self.database.reader, UUID(session_id).bytes)
+        if row is None:
+            raise SessionNotFound("no such session; POST /api/v1/sessions/open opens one")
+        return row

@@ -1,0 +1,89 @@
+"""Sessions: opened by naming a workspace, listed, looked at."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from peen.errors import AgentSpaceNotAllowed
+from peen.hub.api import Api
+from peen.hub.request import ApiRequest, ApiResponse, check_query, decode_body, json_response, page
+from peen.hub.router import Router
+from peen.store import executions, sessions
+from peen.store.database import Reader
+from peen.store.sessions import SessionRow
+from peen.wire.rest import OpenedSession, OpenSession, Session, SessionPage, rfc3339
+
+
+def add_sessions(router: Router) -> None:
+    router.add("POST", "/api/v1/sessions/open", open_session)
+    router.add("GET", "/api/v1/sessions", list_sessions)
+    router.add("GET", "/api/v1/session", get_session, session=True)
+
+
+async def open_session(api: Api, request: ApiRequest) -> ApiResponse:
+    """The session of a workspace, made if there is none. An existing one keeps its agent space."""
+    check_query(request)
+    body = decode_body(request, OpenSession)
+    if body.agent_space is not None and body.agent_space != api.agent_space:
+        raise AgentSpaceNotAllowed("agentSpace: this deployment does not offer it")
+    workspace = str(api.policy.resolve(body.workspace))
+    existing = sessions.by_workspace(api.database.reader, workspace)
+    if existing is not None:
+        return _opened(api, existing, created=False)
+    change = partial(
+        sessions.open_or_create,
+        new_id=api.entropy.uuid4().bytes,
+        workspace=workspace,
+        agent_space=api.agent_space,
+        root_agent=api.root_agent,
+        model=api.default_model,
+        at_ms=api.entropy.now_ms(),
+    )
+    row, created = await api.database.write(change)
+    return _opened(api, row, created=created)
+
+
+def list_sessions(api: Api, request: ApiRequest) -> ApiResponse:
+    """Most recently used first."""
+    wanted = page(request)
+    rows = sessions.page(api.database.reader, limit=wanted.limit + 1, offset=wanted.offset)
+    items = [resource(api.database.reader, row) for row in rows[: wanted.limit]]
+    return json_response(
+        SessionPage(items=items, limit=wanted.limit, offset=wanted.offset, has_more=len(rows) > wanted.limit)
+    )
+
+
+def get_session(api: Api, request: ApiRequest) -> ApiResponse:
+    check_query(request)
+    return json_response(resource(api.database.reader, api.session(request.session)))
+
+
+def resource(db: Reader, row: SessionRow) -> Session:
+    """A session as clients see it. `running` wins over `paused`: paused work does not keep a session from working."""
+    is_running = row.active_turn_cursor is not None
+    status: Literal["running", "paused", "idle"] = (
+        "running" if is_running else "paused" if row.paused_executions else "idle"
+    )
+    return Session(
+        id=row.uuid,
+        created_at=rfc3339(row.created_at_ms),
+        updated_at=rfc3339(row.updated_at_ms),
+        last_message_at=None if row.last_message_at_ms is None else rfc3339(row.last_message_at_ms),
+        message_count=row.message_count,
+        completed_turn_count=row.completed_turn_count,
+        active_turn=is_running,
+        status=status,
+        pause_reason=executions.pause_reason(db, row.no) if status == "paused" else None,
+        agent=row.root_agent,
+        model=row.model,
+        workspace=row.workspace,
+        agent_space=row.agent_space,
+        feed_sequence=row.feed_sequence,
+        active_turn_feed_sequence=row.active_turn_cursor,
+    )
+
+
+def _opened(api: Api, row: SessionRow, *, created: bool) -> ApiResponse:
+    answer = OpenedSession(session=resource(api.database.reader, row), created=created)
+    return json_response(answer, headers={"x-session-id": row.uuid})

@@ -1,0 +1,103 @@
+"""What a session said and did: messages, turns, and the feed that replays its frames."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+
+from peen.feed.project import render
+from peen.hub.api import MAX_PAGE_BYTES, Api
+from peen.hub.request import ApiRequest, ApiResponse, cursor_page, json_response, page
+from peen.hub.router import Router
+from peen.ids import derived_id
+from peen.store import feed, messages, turns
+from peen.store.messages import MessageRow
+from peen.store.turns import TurnRow
+from peen.wire.rest import FeedPage, Message, MessagePage, ToolCall, Turn, TurnPage, rfc3339
+
+MAX_FEED_LIMIT = 1000
+DEFAULT_FEED_LIMIT = 100
+
+_decode_calls = msgspec.json.Decoder(list[ToolCall]).decode
+
+
+def add_transcript(router: Router) -> None:
+    router.add("GET", "/api/v1/messages", list_messages, session=True)
+    router.add("GET", "/api/v1/session/turns", list_turns, session=True)
+    router.add("GET", "/api/v1/session/feed", read_feed, session=True)
+
+
+def list_messages(api: Api, request: ApiRequest) -> ApiResponse:
+    """In the order the model received them, or newest first with `order=desc`."""
+    session, wanted = api.session(request.session), page(request, ordered=True)
+    rows, has_more = messages.page(
+        api.database.reader,
+        session.no,
+        limit=wanted.limit,
+        offset=wanted.offset,
+        newest_first=wanted.order == "desc",
+        max_bytes=MAX_PAGE_BYTES,
+    )
+    items = [_message(session.id, row) for row in rows]
+    return json_response(MessagePage(items=items, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
+
+
+def list_turns(api: Api, request: ApiRequest) -> ApiResponse:
+    """Newest first."""
+    session, wanted = api.session(request.session), page(request)
+    rows = turns.page(api.database.reader, session.no, limit=wanted.limit + 1, offset=wanted.offset)
+    items = [_turn(session.uuid, row) for row in rows[: wanted.limit]]
+    has_more = len(rows) > wanted.limit
+    return json_response(TurnPage(turns=items, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
+
+
+def read_feed(api: Api, request: ApiRequest) -> ApiResponse:
+    """Frames after `cursor`, oldest first, byte for byte as they went out live."""
+    session = api.session(request.session)
+    wanted = cursor_page(request, default_limit=DEFAULT_FEED_LIMIT, max_limit=MAX_FEED_LIMIT)
+    rows = []
+    if wanted.cursor < session.feed_sequence:  # a cursor past the end is no error: nothing has come after it yet
+        rows = feed.after(api.database.reader, session.no, wanted.cursor, limit=wanted.limit, max_bytes=MAX_PAGE_BYTES)
+    items = [Raw(render(row, session=session.id, session_id=session.uuid)) for row in rows]
+    next_cursor = rows[-1].sequence if rows else wanted.cursor
+    return json_response(FeedPage(items=items, next_cursor=next_cursor, has_more=next_cursor < session.feed_sequence))
+
+
+def _message(session: bytes, row: MessageRow) -> Message:
+    return Message(
+        id=derived_id("message", session, row.sequence),
+        sequence=row.sequence,
+        role=cast('Literal["user", "assistant", "tool", "system"]', row.role),
+        content=row.content,
+        workspace=row.workspace,
+        model=row.model,
+        thinking=row.thinking,
+        tool_calls=None if row.tool_calls is None else _decode_calls(row.tool_calls),
+        tool_call_id=row.tool_call_id,
+        is_error=bool(row.is_error),
+        incomplete=bool(row.incomplete),
+        injected=bool(row.injected),
+        injected_kind=row.injected_kind,
+        turn_id=str(UUID(bytes=row.turn_id)),
+        created_at=rfc3339(row.created_at_ms),
+    )
+
+
+def _turn(session_id: str, row: TurnRow) -> Turn:
+    return Turn(
+        id=str(UUID(bytes=row.id)),
+        session_id=session_id,
+        request_id=str(UUID(bytes=row.request_id)),
+        workspace=row.workspace,
+        state=cast('Literal["running", "completed", "failed", "cancelled", "interrupted"]', row.state),
+        cancel_requested=bool(row.cancel_requested),
+        started_at=rfc3339(row.started_at_ms),
+        completed_at=None if row.completed_at_ms is None else rfc3339(row.completed_at_ms),
+        failure_classification=row.failure_classification,
+        context_snapshot_hash=None if row.context_sha256 is None else row.context_sha256.hex(),
+        prompt_snapshot_hash=None if row.prompt_sha256 is None else row.prompt_sha256.hex(),
+        worker_generation_id=None if row.generation_id is None else str(UUID(bytes=row.generation_id)),
+    )

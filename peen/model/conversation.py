@@ -1,0 +1,75 @@
+"""Where a conversation stands, read from the messages of a request alone.
+
+The scripted models keep no memory of their own, so that a restarted worker, a repeated attempt and a second
+conversation all get the answer that belongs to what they were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from peen.wire.worker import MessageRecord, ToolCallRecord
+
+
+class Position(Struct, frozen=True):
+    """`turn` and `round` count from 0; `round` is the number of answers that the turn has had already."""
+
+    turn: int
+    round: int
+
+
+class CallResult(Struct, frozen=True):
+    """A finished call of the current turn."""
+
+    call: ToolCallRecord
+    content: str
+    is_error: bool
+
+
+def begins_turn(message: MessageRecord) -> bool:
+    """Whether a message asks for something new: a typed one, or the handler that woke the session.
+
+    What else the service injects (skills, events, hook text, images) belongs to the turn it arrives in.
+    """
+    return message.role == "user" and (not message.injected or message.injected_kind == "handler")
+
+
+def position(messages: Sequence[MessageRecord]) -> Position:
+    """The turn is the number of messages that began one, minus 1; the round counts the answers after the last.
+
+    Turns that failed or were stopped are in the history with their message, so they count. A message that was
+    queued into a running turn counts as a turn of its own from where it was delivered.
+    """
+    begun, answers = 0, 0
+    for message in messages:
+        if message.role == "assistant":
+            answers += 1
+        elif begins_turn(message):
+            begun, answers = begun + 1, 0
+    return Position(max(begun - 1, 0), answers)
+
+
+def request_text(messages: Sequence[MessageRecord]) -> str:
+    """What was asked last: several messages that arrived together are one text of several lines."""
+    asked: list[str] = []
+    for message in reversed(messages):
+        if begins_turn(message):
+            asked.append(message.content)
+        elif asked and message.role != "user":
+            break
+    return "\n".join(reversed(asked))
+
+
+def turn_results(messages: Sequence[MessageRecord]) -> list[CallResult]:
+    """The results that the current turn has received, in their order."""
+    start = max((index for index, message in enumerate(messages) if begins_turn(message)), default=0)
+    calls: dict[str, ToolCallRecord] = {}
+    results: list[CallResult] = []
+    for message in messages[start:]:
+        for call in message.tool_calls or ():
+            calls[call.id] = call
+        if message.role == "tool" and message.tool_call_id in calls:
+            results.append(CallResult(calls[message.tool_call_id], message.content, message.is_error))
+    return results

@@ -1,0 +1,108 @@
+"""How a turn ends without completing: what is recorded, and what the next turn's model is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from peen.store import audit, executions, feed, messages, turns
+from peen.store.database import Tx
+from peen.store.feed import NewEvent
+from peen.store.turns import TurnRow
+from peen.wire.worker import MessageRecord, ToolCallRecord
+
+MAX_ERROR_BYTES: Final = 2048
+MAX_LISTED_CALLS: Final = 20
+MAX_ARGUMENT_BYTES: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a turn that did not complete.
+
+    `interrupted` is for a turn whose worker or controller stopped before it ended: its execution stays paused, so
+    that somebody can inspect it. `reason` is the documented word of `turn.failed`; `error` is for people.
+    """
+
+    state: Literal["failed", "cancelled", "interrupted"]
+    reason: str
+    error: str
+    classification: str
+
+
+def interrupted(reason: Literal["interrupted", "shutdown"], error: str) -> Ending:
+    return Ending(state="interrupted", reason=reason, error=error, classification=reason)
+
+
+def end_unfinished(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int, generation_no: int | None) -> int | None:
+    """End a running turn in the open transaction; its terminal feed sequence, or None if it had ended before.
+
+    Open content blocks are closed, replies are marked incomplete, the transcript gets a `system` message, the
+    execution ends or is paused under a new control revision (so whoever held it can write nothing any more), and
+    the terminal frame comes last.
+    """
+    if not turns.end_turn(tx, turn.no, state=ending.state, classification=ending.classification, at_ms=at_ms):
+        return None
+    calls = messages.calls_of(tx, turn.no)
+    messages.mark_incomplete(tx, turn.no)
+    told = MessageRecord(role="system", content=system_text(ending, calls), injected=True)
+    messages.append(tx, turn.session_no, [told], turn_no=turn.no, at_ms=at_ms)
+    execution = executions.root_of(tx, turn.no)
+    if execution is not None and ending.state == "interrupted":
+        executions.pause(tx, execution.no, reason=ending.reason, at_ms=at_ms)
+    elif execution is not None:
+        executions.settle(tx, execution.no, at_ms=at_ms)
+        output = msgspec.json.encode({"state": ending.state, "reason": ending.reason, "error": ending.error})
+        executions.end(tx, execution.no, state=ending.state, output=output, at_ms=at_ms)
+    audit.end_runs(
+        tx, turn.no, state=ending.state, finish_reason="", classification=ending.classification,
+        detail=ending.error, at_ms=at_ms,
+    )  # fmt: skip
+    closings = [
+        NewEvent("content_block_stop", msgspec.json.encode({"type": "content_block_stop", "index": index}))
+        for index in feed.open_blocks(tx, turn.no)
+    ]
+    end = [*closings, terminal_event(ending)]
+    return feed.append(tx, turn.session_no, end, at_ms=at_ms, turn_no=turn.no, generation_no=generation_no)
+
+
+def terminal_event(ending: Ending) -> NewEvent:
+    """`turn.cancelled` or `turn.failed`."""
+    if ending.state == "cancelled":
+        return NewEvent("turn.cancelled", msgspec.json.encode({"reason": ending.reason}))
+    data = {"reason": ending.reason, "error": cut(ending.error, MAX_ERROR_BYTES)}
+    return NewEvent("turn.failed", msgspec.json.encode(data))
+
+
+def system_text(ending: Ending, calls: Sequence[tuple[ToolCallRecord, str]]) -> str:
+    """What later turns read about this end: how, why, which calls never returned, and what to be careful about."""
+    how = {
+        "failed": "The previous turn failed before it finished.",
+        "interrupted": "The previous turn was interrupted before it finished.",
+        "cancelled": "The user stopped the previous turn before it finished.",
+    }[ending.state]
+    parts = [how]
+    if ending.error and ending.state != "cancelled":
+        parts.append(f"Error: {cut(ending.error, MAX_ERROR_BYTES)}")
+    lost = [call for call, outcome in calls if outcome == "noResult"]
+    if lost:
+        shown = lost[-MAX_LISTED_CALLS:]
+        lines = [f"- {call.name} {cut(bytes(call.arguments).decode(), MAX_ARGUMENT_BYTES)}" for call in shown]
+        if len(lost) > len(shown):
+            lines.insert(0, f"- {len(lost) - len(shown)} earlier calls")
+        parts.append("These tool calls never returned a result, and their effect is unknown:\n" + "\n".join(lines))
+    parts.append("Check the state of the workspace before you repeat any of that turn's work.")
+    if ending.state == "cancelled":
+        parts.append("Do not continue that work unless a later message asks for it.")
+    return "\n".join(parts)
+
+
+def cut(text: str, max_bytes: int) -> str:
+    """`text` shortened to `max_bytes` of UTF-8 without splitting a character."""
+    encoded = text.encode()
+    if len(encoded) <= max_bytes:
+        return text
+    return encoded[: max_bytes - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,119 @@
+"""A worker's calls, carried out: each becomes one change in the store, in the order of the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+import outcome
+import structlog
+from msgspec import Raw
+
+from peen.entropy import Entropy
+from peen.errors import PeenError, ValidationFailed
+from peen.session import writes
+from peen.session.writes import TurnEnd, Writer
+from peen.store.database import Change, Database
+from peen.wire.worker import (
+    CommitSteps,
+    EmitEvents,
+    HistoryPage,
+    OpenTurn,
+    WireError,
+    WorkerStruct,
+    encode,
+)
+
+log = structlog.get_logger(__name__)
+
+Reply = Callable[[bytes | WireError], None]
+T = TypeVar("T")
+
+_DECODE_OPEN: Final = msgspec.json.Decoder(OpenTurn).decode
+_DECODE_HISTORY: Final = msgspec.json.Decoder(HistoryPage).decode
+_DECODE_COMMIT: Final = msgspec.json.Decoder(CommitSteps).decode
+_DECODE_EMIT: Final = msgspec.json.Decoder(EmitEvents).decode
+
+
+class WorkerCalls:
+    """Serves one worker generation. What it may write is fixed here, whatever its frames say.
+
+    `on_end` hears of every terminal commit, on the Trio thread, before the worker does.
+    """
+
+    def __init__(
+        self, database: Database, writer: Writer, *, entropy: Entropy, on_end: Callable[[TurnEnd], None]
+    ) -> None:
+        self._database, self._writer, self._entropy, self._on_end = database, writer, entropy, on_end
+
+    def handle(self, method: str, payload: Raw, reply: Reply) -> None:
+        """Queue the call's transaction now, in order; `reply` is called once it is committed or refused."""
+        try:
+            match method:
+                case "steps.commit":
+                    self._commit(payload, reply)
+                case "events.emit":
+                    request = _DECODE_EMIT(payload)
+                    change = partial(writes.emit, writer=self._writer, request=request, at_ms=self._entropy.now_ms())
+                    self._submit(change, reply, answer=_same)
+                case "turn.open":
+                    self._open(payload, reply)
+                case "history.page":
+                    reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
+                case _:
+                    reply(_error(ValidationFailed(f"unknown method {method}")))
+        except (msgspec.MsgspecError, ValueError) as malformed:
+            reply(_error(ValidationFailed(f"{method}: {malformed}")))
+
+    def _open(self, payload: Raw, reply: Reply) -> None:
+        change = partial(
+            writes.open_turn,
+            writer=self._writer,
+            request=_DECODE_OPEN(payload),
+            execution_id=self._entropy.uuid4().bytes,
+            run_id=self._entropy.uuid4().bytes,
+            at_ms=self._entropy.now_ms(),
+        )
+        self._submit(change, reply, answer=_same)
+
+    def _commit(self, payload: Raw, reply: Reply) -> None:
+        request = _DECODE_COMMIT(payload)
+        change = partial(
+            writes.commit_steps,
+            writer=self._writer,
+            request=request,
+            payload=bytes(payload),
+            at_ms=self._entropy.now_ms(),
+        )
+        self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None)
+
+    def _ended(self, result: tuple[WorkerStruct, TurnEnd | None]) -> WorkerStruct:
+        committed, end = result
+        if end is not None:
+            self._on_end(end)
+        return committed
+
+    def _submit(
+        self, change: Change[T], reply: Reply, *, answer: Callable[[T], WorkerStruct], terminal: bool = False
+    ) -> None:
+        def done(result: outcome.Outcome[T]) -> None:
+            match result:
+                case outcome.Value(value=value):
+                    reply(encode(answer(value)))
+                case outcome.Error(error=PeenError() as refused):
+                    reply(_error(refused))
+                case outcome.Error(error=fault):
+                    log.error("a worker's call failed", exc_info=fault, generation=self._writer.generation_no)
+                    reply(WireError(code="INTERNAL_SERVER_ERROR", message="internal server error"))
+
+        self._database.submit(change, done, terminal=terminal)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _error(error: PeenError) -> WireError:
+    return WireError(code=error.code, message=str(error))

@@ -1,0 +1,56 @@
+"""What one conversation holds in memory. All of it can be lost: the store has what matters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from peen.wire.client import MessageSend
+
+
+class Origin(Protocol):
+    """The socket that sent a message."""
+
+    @property
+    def session_filter(self) -> str | None:
+        """The only session that this socket hears, or None for all."""
+
+    def reply(self, frame: bytes) -> None:
+        """Send a ready frame to this socket alone. Never blocks and never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A well-formed message, in the order of receipt over all sockets."""
+
+    message: MessageSend
+    origin: Origin
+
+
+@dataclass(slots=True)
+class RunningTurn:
+    """A turn between acceptance and its terminal commit, and who waits to hear of it."""
+
+    turn_id: str
+    request_id: str
+    message: MessageSend
+    waiting: list[tuple[str, Origin]] = field(default_factory=list)
+    """(client frame id, its socket): the first submission and every resend of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a turn ended, as far as an acknowledgement tells. `state` is a turn state, never `running`."""
+
+    state: str
+    reason: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An earlier acceptance of the same frame id. `outcome` is None while its turn has not ended."""
+
+    digest: bytes
+    turn_id: str
+    outcome: Outcome | None

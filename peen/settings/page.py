@@ -1,0 +1,100 @@
+"""`docs/configuration.md`, made from the table."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Final
+
+from peen.settings.table import NUMERIC, RENAMED, VARIABLES, Kind, Variable
+
+_HEAD: Final = """\
+# Configuration
+
+Every setting is an environment variable, and nearly every one may also stand in `PEEN_CONFIG_DIR/peen.yaml` under its
+key. The environment wins. With nothing set at all Peen starts: it listens on loopback and answers with the embedded
+upstream `scripted`, which needs no key and no network.
+
+- All settings are checked before anything starts, and all mistakes are reported together, each with an example.
+- An empty variable counts as not set. Negative numbers are refused. `0` means the default, except where a row says
+  otherwise.
+- Durations are written like `500ms`, `30s`, `2m` or `1h30m`. Sizes are bytes.
+- A `PEEN_` variable that means nothing is warned of; an unknown key in `peen.yaml` is an error. Both name the nearest
+  known name.
+
+```yaml
+# PEEN_CONFIG_DIR/peen.yaml
+logFormat: json
+turnTimeout: 30m
+strictHooks: on
+upstreams:
+  - name: demo
+    type: scripted
+    script: demo.yaml
+```
+"""
+
+_COLUMNS: Final = "| Variable | Key | Value | Default | Example | Meaning |\n|---|---|---|---|---|---|"
+
+_TAIL: Final = """\
+## Upstreams
+
+`PEEN_UPSTREAMS` is a JSON list (in `peen.yaml`: a list) of objects with these fields; any other field is an error.
+
+| Field | Meaning |
+|---|---|
+| `name` | Unique, not empty, without `/`. A model is called `<name>/<model>`. |
+| `type` | `scripted`, the one type of this release. |
+| `baseUrl` | Address of the provider, where the type has one. |
+| `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
+| `imageInput` | `false` marks every model of the upstream as text-only. |
+| `script` | Of `scripted`: path of a script, absolute or relative to `PEEN_CONFIG_DIR`. Without it the demo answers. |
+
+`ANTHROPIC_API_KEY` and `OPENAI_API_KEY` alone change nothing in this release; `peen run` and `peen exec` say which
+upstream was chosen and why.
+
+## Directories
+
+`PEEN_CONFIG_DIR` and `PEEN_STATE_DIR` must differ and neither may contain the other, also behind symbolic links. Both
+are created with mode 0700 if they are missing. What exists is never changed: a state directory that other users can
+write to is refused, with the command that mends it.
+
+## What agents see
+
+Workers get neither `PEEN_API_TOKEN` nor anything about the controller's files and listeners. Commands, hooks and MCP
+servers inherit no `PEEN_` variable, no `apiKeyEnv` variable and no well-known provider key; they run with
+`PAGER=cat`, `GIT_PAGER=cat`, `GIT_TERMINAL_PROMPT=0`, and `EDITOR=false` unless it is set.
+
+## Names that are gone
+
+| Name | What happens |
+|---|---|
+| `PEEN_WORKSPACE_ROOTS` | Refused: there is one root, `PEEN_WORKSPACE_ROOT`. |
+| `PEEN_ENABLE_WORKSPACE_HOOKS` | Refused unless it is true: workspace hooks cannot be switched off. |
+"""
+
+
+def configuration_page() -> str:
+    """The whole page, in Markdown."""
+    parts = [_HEAD]
+    for section, variables in groupby(VARIABLES, key=lambda variable: variable.section):
+        rows = "\n".join(_row(variable) for variable in variables)
+        parts.append(f"## {section}\n\n{_COLUMNS}\n{rows}\n")
+    renamed = "".join(f"| `{old}` | Warned of: it is now `{new}`. |\n" for old, new in RENAMED.items())
+    return "\n".join([*parts, _TAIL + renamed])
+
+
+def _row(variable: Variable) -> str:
+    key = f"`{variable.key}`" if variable.in_file else "environment only"
+    default = variable.unset if variable.default in (None, "") else f"`{variable.default}`"
+    example = f"`{variable.example}`" if variable.example else ""
+    return f"| `{variable.name}` | {key} | {_written(variable)} | {default} | {example} | {variable.meaning} |"
+
+
+def _written(variable: Variable) -> str:
+    if variable.kind is Kind.CHOICE:
+        return ", ".join(f"`{word}`" for word in variable.words)
+    bound = 2**31 - 1
+    if variable.kind in NUMERIC and variable.kind is not Kind.DURATION and variable.most != bound:
+        return f"{variable.kind.value}, at most {variable.most}"
+    written: str = variable.kind.value
+    return written

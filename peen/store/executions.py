@@ -1,0 +1,203 @@
+"""Executions and their steps: the durable record that the one workflow of root and child writes and reads."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NamedTuple
+
+import msgspec
+
+from peen.errors import StaleClaim, StepConflict
+from peen.ids import SessionNo
+from peen.store import keys
+from peen.store.database import Reader, Tx
+from peen.wire.worker import Claim, Completion
+
+ENGINE_VERSION: Final = 1
+
+
+class ExecutionRow(NamedTuple):
+    no: int
+    id: bytes
+    session_no: SessionNo
+    turn_no: int
+    state: str
+    control_revision: int
+    holder: bytes | None
+    generation_no: int | None
+
+
+class StepRow(NamedTuple):
+    """One step as it stands. `given` and `output` are the exact JSON bytes that were saved."""
+
+    step: str
+    kind: str
+    call_id: str | None
+    state: str
+    attempt: int
+    given: bytes
+    output: bytes | None
+
+
+_SELECT: Final = """
+SELECT no, id, session_no, turn_no, state, control_revision, holder, generation_no FROM execution
+"""
+_BY_ID: Final = _SELECT + " WHERE id = ?"
+_BY_TURN: Final = _SELECT + " WHERE turn_no = ? AND kind = 'root'"
+_CREATE: Final = """
+INSERT INTO execution (id, session_no, kind, turn_no, state, stop_revision, holder, generation_no, engine_version,
+                       round_limit, tool_parallelism, created_at_ms)
+SELECT :id, no, 'root', :turn_no, 'running', stop_revision, :holder, :generation_no, :engine, :round_limit,
+       :tool_parallelism, :at_ms
+  FROM session WHERE no = :session_no
+RETURNING no
+"""
+_END: Final = """
+UPDATE execution SET state = ?, holder = NULL, output = ?, ended_at_ms = ? WHERE no = ? AND state = 'running'
+"""
+_PAUSE: Final = """
+UPDATE execution SET state = 'paused', pause_reason = ?, holder = NULL, control_revision = control_revision + 1
+ WHERE no = ? AND state = 'running'
+RETURNING control_revision
+"""
+_PAUSE_REASON: Final = """
+SELECT pause_reason FROM execution WHERE session_no = ? AND state = 'paused' ORDER BY no DESC LIMIT 1
+"""
+_CLAIM: Final = """
+INSERT INTO activity (key, kind, call_id, state, generation_no, given, started_at_ms)
+VALUES (?, ?, ?, 'running', ?, ?, ?)
+"""
+_COMPLETE: Final = """
+UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?
+ WHERE key = ? AND state = 'running' AND generation_no = ?
+RETURNING key
+"""
+_PAYLOAD: Final = "SELECT state, payload_sha256 FROM activity WHERE key = ?"
+_UNSETTLED: Final = "SELECT key FROM activity WHERE key >= ? AND key < ? AND state = 'running' LIMIT 1"
+_UNCERTAIN: Final = """
+UPDATE activity SET state = CASE WHEN kind = 'effect' THEN 'uncertain' ELSE 'failed' END, ended_at_ms = ?
+ WHERE key >= ? AND key < ? AND state = 'running'
+"""
+_STEPS: Final = """
+SELECT key, kind, call_id, state, attempt, given, output FROM activity WHERE key >= ? AND key < ? ORDER BY key
+"""
+_EVENT: Final = """
+INSERT INTO control_event (key, type, data, created_at_ms)
+SELECT no << 32 | event_sequence, ?, ?, ? FROM execution WHERE no = ?
+"""
+_TAKE_EVENT: Final = "UPDATE execution SET event_sequence = event_sequence + 1 WHERE no = ?"
+
+
+def create_root(
+    tx: Tx,
+    *,
+    execution_id: bytes,
+    session_no: SessionNo,
+    turn_no: int,
+    holder: bytes,
+    generation_no: int,
+    round_limit: int,
+    tool_parallelism: int,
+    at_ms: int,
+) -> int:
+    """Number of the new root execution, held by `holder` of that generation."""
+    row = tx.row(
+        _CREATE,
+        {
+            "id": execution_id, "session_no": session_no, "turn_no": turn_no, "holder": holder,
+            "generation_no": generation_no, "engine": ENGINE_VERSION, "round_limit": round_limit,
+            "tool_parallelism": tool_parallelism, "at_ms": at_ms,
+        },
+    )  # fmt: skip
+    assert row is not None
+    return int(row[0])
+
+
+def held(tx: Tx, execution_id: bytes, *, holder: bytes, generation_no: int) -> ExecutionRow:
+    """The execution, if this holder of this generation may write to it now.
+
+    Raises: StaleClaim if it does not exist, has ended or is paused, or somebody else holds it.
+    """
+    row = by_id(tx, execution_id)
+    if row is None:
+        raise StaleClaim("no such execution")
+    if row.state != "running" or row.holder != holder or row.generation_no != generation_no:
+        raise StaleClaim(f"this execution is {row.state} and not held by the writer: stop, and write nothing more")
+    return row
+
+
+def by_id(db: Reader | Tx, execution_id: bytes) -> ExecutionRow | None:
+    row = db.row(_BY_ID, (execution_id,))
+    return None if row is None else ExecutionRow(*row)
+
+
+def root_of(db: Reader | Tx, turn_no: int) -> ExecutionRow | None:
+    row = db.row(_BY_TURN, (turn_no,))
+    return None if row is None else ExecutionRow(*row)
+
+
+def end(tx: Tx, no: int, *, state: str, output: bytes, at_ms: int) -> None:
+    tx.execute(_END, (state, output, at_ms, no))
+
+
+def pause(tx: Tx, no: int, *, reason: str, at_ms: int) -> None:
+    """Pause a running execution and void its holder: whoever held it can write nothing from here on."""
+    row = tx.row(_PAUSE, (reason, no))
+    if row is None:
+        return
+    tx.execute(_UNCERTAIN, (at_ms, keys.join(no, 0), keys.join(no + 1, 0)))
+    add_event(tx, no, "execution.paused", {"reason": reason, "controlRevision": row[0]}, at_ms=at_ms)
+
+
+def claim(tx: Tx, execution_no: int, claim: Claim, *, generation_no: int, at_ms: int) -> None:
+    """Save the input of a step and mark it running, before any of its work is done."""
+    key = keys.join(execution_no, keys.step_position(claim.step))
+    tx.execute(_CLAIM, (key, claim.kind, claim.call_id, generation_no, bytes(claim.given), at_ms))
+
+
+def complete(
+    tx: Tx, execution_no: int, completion: Completion, *, payload: bytes, generation_no: int, at_ms: int
+) -> bool:
+    """Save the outcome of a running step; False if exactly this was saved before (and nothing changes).
+
+    `payload` is everything that commits with the completion: a repeat must be identical in all of it.
+    Raises: StepConflict if the step was completed with another payload; StaleClaim if it is not running.
+    """
+    key = keys.join(execution_no, keys.step_position(completion.step))
+    digest = hashlib.sha256(payload).digest()
+    state = "failed" if completion.failed else "completed"
+    if tx.row(_COMPLETE, (state, bytes(completion.output), digest, at_ms, key, generation_no)) is not None:
+        return True
+    row = tx.row(_PAYLOAD, (key,))
+    if row is None or row[0] not in ("completed", "failed"):
+        raise StaleClaim(f"step {completion.step} is not running under this worker generation")
+    if row[1] != digest:
+        raise StepConflict(f"step {completion.step} was completed before with another result")
+    return False
+
+
+def is_settled(tx: Tx, execution_no: int) -> bool:
+    """Whether no step of the execution is still running."""
+    return tx.row(_UNSETTLED, (keys.join(execution_no, 0), keys.join(execution_no + 1, 0))) is None
+
+
+def settle(tx: Tx, execution_no: int, *, at_ms: int) -> None:
+    """Close steps that were cut off: effects become uncertain, everything else failed."""
+    tx.execute(_UNCERTAIN, (at_ms, keys.join(execution_no, 0), keys.join(execution_no + 1, 0)))
+
+
+def steps(db: Reader | Tx, execution_no: int) -> list[StepRow]:
+    """Every step so far, in the order of the workflow."""
+    rows = db.rows(_STEPS, (keys.join(execution_no, 0), keys.join(execution_no + 1, 0)))
+    return [StepRow(keys.step_id(keys.sequence_of(key)), *rest) for key, *rest in rows]
+
+
+def add_event(tx: Tx, execution_no: int, event_type: str, data: dict[str, object], *, at_ms: int) -> None:
+    tx.execute(_TAKE_EVENT, (execution_no,))
+    tx.execute(_EVENT, (event_type, msgspec.json.encode(data), at_ms, execution_no))
+
+
+def pause_reason(db: Reader | Tx, session_no: SessionNo) -> str | None:
+    """Why the newest paused execution of the session is paused; None if none is."""
+    row = db.row(_PAUSE_REASON, (session_no,))
+    return None if row is None else row[0]

@@ -1,0 +1,124 @@
+"""The session feed: every frame that clients see, one gap-free counter a session; and the log that refers to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from peen.ids import SessionNo
+from peen.store import keys, sessions
+from peen.store.database import Reader, Tx
+
+
+class NewEvent(NamedTuple):
+    """One frame to be stored. `data` is the exact JSON that clients get."""
+
+    type: str
+    data: bytes
+
+
+class FeedRow(NamedTuple):
+    sequence: int
+    type: str
+    data: bytes
+    request_id: bytes | None
+    created_at_ms: int
+
+
+MAX_READ_BYTES: Final = 4 * 1024 * 1024
+
+_INSERT: Final = """
+INSERT INTO feed (key, type, data, turn_no, inbox_no, generation_no, created_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_AFTER: Final = """
+SELECT f.key & 0xFFFFFFFF, f.type, f.data, coalesce(i.request_id, t.request_id), f.created_at_ms
+  FROM feed f LEFT JOIN inbox i ON i.no = f.inbox_no LEFT JOIN turn t ON t.no = f.turn_no
+ WHERE f.key > ? AND f.key <= ? ORDER BY f.key LIMIT ?
+"""
+_LOG: Final = "INSERT INTO session_log (key, type, ref, created_at_ms) VALUES (?, ?, ?, ?)"
+_BLOCKS: Final = """
+SELECT type, json_extract(data, '$.index') FROM feed
+ WHERE turn_no = ? AND type IN ('content_block_start', 'content_block_stop') ORDER BY key
+"""
+
+LOG_TYPES: Final = {
+    "userMessage.created": "user.message",
+    "turn.started": "session.status_running",
+    "turn.resumed": "session.status_running",
+    "tool.use": "agent.tool_use",
+    "tool.result": "agent.tool_result",
+    "turn.completed": "session.status_idle",
+    "turn.failed": "session.error",
+    "turn.cancelled": "session.status_idle",
+}
+"""Which frame types the session log refers to, and what it calls them."""
+
+
+def append(
+    tx: Tx,
+    session_no: SessionNo,
+    events: Sequence[NewEvent],
+    *,
+    at_ms: int,
+    turn_no: int | None = None,
+    inbox_no: int | None = None,
+    generation_no: int | None = None,
+) -> int:
+    """Store frames and their log rows; returns the last feed sequence (0 if `events` is empty)."""
+    if not events:
+        return 0
+    last = sessions.take_feed_sequences(tx, session_no, len(events))
+    first = last - len(events) + 1
+    logged: list[tuple[str, int]] = []
+    for sequence, event in enumerate(events, first):
+        key = keys.join(session_no, sequence)
+        tx.execute(_INSERT, (key, event.type, event.data, turn_no, inbox_no, generation_no, at_ms))
+        if (log_type := LOG_TYPES.get(event.type)) is not None:
+            logged.append((log_type, sequence))
+            if event.type == "turn.failed":
+                logged.append(("session.status_idle", sequence))
+    append_log(tx, session_no, logged, at_ms=at_ms)
+    tx.touch(session_no, first, last)
+    return last
+
+
+def append_log(tx: Tx, session_no: SessionNo, refs: Sequence[tuple[str, int]], *, at_ms: int) -> None:
+    """Store log rows `(type, sequence of the row it refers to)`."""
+    if not refs:
+        return
+    first = sessions.take_log_sequences(tx, session_no, len(refs)) - len(refs) + 1
+    for sequence, (log_type, ref) in enumerate(refs, first):
+        tx.execute(_LOG, (keys.join(session_no, sequence), log_type, ref, at_ms))
+
+
+def after(
+    db: Reader,
+    session_no: SessionNo,
+    cursor: int,
+    *,
+    limit: int,
+    up_to: int = keys.MAX_SEQUENCE,
+    max_bytes: int = MAX_READ_BYTES,
+) -> list[FeedRow]:
+    """Frames with cursor < sequence <= up_to, oldest first; fewer than `limit` if their data passes `max_bytes`.
+
+    The first frame is always included, whatever its size.
+    """
+    found: list[FeedRow] = []
+    size = 0
+    reading = db.execute(_AFTER, (keys.join(session_no, cursor), keys.join(session_no, up_to), limit))
+    for row in reading:
+        size += len(row[2])
+        if found and size > max_bytes:
+            break
+        found.append(FeedRow(*row))
+    reading.close()
+    return found
+
+
+def open_blocks(db: Reader | Tx, turn_no: int) -> list[int]:
+    """Indexes of content blocks of the turn that were started and never stopped, ascending."""
+    still_open: set[int] = set()
+    for event_type, index in db.rows(_BLOCKS, (turn_no,)):
+        (still_open.add if event_type == "content_block_start" else still_open.discard)(index)
+    return sorted(still_open)

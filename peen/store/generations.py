@@ -1,0 +1,88 @@
+"""Worker generations: one run of one worker process, and how it ended."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from peen.ids import SessionNo
+from peen.store.database import Reader, Tx
+
+
+class GenerationRow(NamedTuple):
+    no: int
+    id: bytes
+    session_no: SessionNo
+    state: str
+    process_id: int | None
+    process_started: int | None
+
+
+_SELECT: Final = "SELECT no, id, session_no, state, process_id, process_started FROM generation"
+_OPEN: Final = _SELECT + " WHERE state NOT IN ('stopped', 'failed') ORDER BY no"
+_BY_ID: Final = _SELECT + " WHERE id = ?"
+_CREATE: Final = """
+INSERT INTO generation (id, session_no, kind, agent_space, state, workspace, credential_sha256, socket_path,
+                        created_at_ms)
+VALUES (:id, :session_no, 'native', :agent_space, 'requested', :workspace, :credential, :socket_path, :at_ms)
+RETURNING no
+"""
+_STARTING: Final = """
+UPDATE generation SET state = 'starting', process_id = ?, process_started = ?, started_at_ms = ?
+ WHERE id = ? AND state = 'requested'
+"""
+_READY: Final = "UPDATE generation SET state = 'ready' WHERE id = ? AND state = 'starting'"
+_STOPPING: Final = "UPDATE generation SET state = 'stopping' WHERE id = ? AND state IN ('starting', 'ready')"
+_END: Final = """
+UPDATE generation SET state = ?, failure_detail = ?, exit_code = ?, ended_at_ms = ?
+ WHERE id = ? AND state NOT IN ('stopped', 'failed')
+"""
+
+
+def create(
+    tx: Tx,
+    *,
+    generation_id: bytes,
+    session_no: SessionNo,
+    agent_space: str,
+    workspace: str,
+    credential_sha256: bytes,
+    socket_path: str,
+    at_ms: int,
+) -> int:
+    """Number of the new generation, state `requested`."""
+    row = tx.row(
+        _CREATE,
+        {
+            "id": generation_id, "session_no": session_no, "agent_space": agent_space, "workspace": workspace,
+            "credential": credential_sha256, "socket_path": socket_path, "at_ms": at_ms,
+        },
+    )  # fmt: skip
+    assert row is not None
+    return int(row[0])
+
+
+def starting(tx: Tx, generation_id: bytes, *, pid: int, process_started: int, at_ms: int) -> None:
+    tx.execute(_STARTING, (pid, process_started, at_ms, generation_id))
+
+
+def ready(tx: Tx, generation_id: bytes) -> None:
+    tx.execute(_READY, (generation_id,))
+
+
+def stopping(tx: Tx, generation_id: bytes) -> None:
+    tx.execute(_STOPPING, (generation_id,))
+
+
+def ended(tx: Tx, generation_id: bytes, *, state: str, detail: str | None, exit_code: int | None, at_ms: int) -> None:
+    """Record `stopped` or `failed`; a generation that has ended stays as it was recorded."""
+    tx.execute(_END, (state, detail, exit_code, at_ms, generation_id))
+
+
+def by_id(db: Reader | Tx, generation_id: bytes) -> GenerationRow | None:
+    row = db.row(_BY_ID, (generation_id,))
+    return None if row is None else GenerationRow(*row)
+
+
+def not_ended(db: Reader | Tx) -> list[GenerationRow]:
+    """Generations that the store still believes alive: at start-up, those that a crash left behind."""
+    return [GenerationRow(*row) for row in db.rows(_OPEN)]

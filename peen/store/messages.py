@@ -1,0 +1,126 @@
+"""The transcript: rows in the order the model receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from peen.ids import SessionNo
+from peen.store import feed, keys, sessions
+from peen.store.database import Reader, Tx
+from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
+
+
+class MessageRow(NamedTuple):
+    sequence: int
+    turn_id: bytes
+    workspace: str
+    role: str
+    content: str
+    model: str | None
+    thinking: str | None
+    tool_calls: bytes | None
+    tool_call_id: str | None
+    is_error: int
+    incomplete: int
+    injected: int
+    injected_kind: str | None
+    created_at_ms: int
+
+
+_INSERT: Final = """
+INSERT INTO message (key, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
+                     injected_kind, created_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_PAGE: Final = """
+SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thinking, m.tool_calls, m.tool_call_id,
+       m.is_error, m.incomplete, m.injected, m.injected_kind, m.created_at_ms
+  FROM message m JOIN turn t ON t.no = m.turn_no
+ WHERE m.key > :low AND m.key <= :high ORDER BY m.key {order} LIMIT :limit OFFSET :offset
+"""
+_HISTORY: Final = """
+SELECT key & 0xFFFFFFFF, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
+       injected_kind
+  FROM message WHERE key > ? AND key <= ? ORDER BY key
+"""
+_MARK_INCOMPLETE: Final = "UPDATE message SET incomplete = 1 WHERE turn_no = ? AND role IN ('assistant', 'tool')"
+_CALLS: Final = "SELECT tool_calls FROM message WHERE turn_no = ? AND tool_calls IS NOT NULL ORDER BY key"
+_RESULTS: Final = "SELECT tool_call_id, is_error FROM message WHERE turn_no = ? AND role = 'tool'"
+_TOOL_CALLS: Final = msgspec.json.Decoder(list[ToolCallRecord])
+
+
+def append(tx: Tx, session_no: SessionNo, messages: Sequence[MessageRecord], *, turn_no: int, at_ms: int) -> int:
+    """Store messages; returns the last message sequence of the session (0 if `messages` is empty)."""
+    if not messages:
+        return 0
+    last = sessions.take_message_sequences(tx, session_no, len(messages), at_ms=at_ms)
+    logged: list[tuple[str, int]] = []
+    for sequence, message in enumerate(messages, last - len(messages) + 1):
+        calls = None if message.tool_calls is None else msgspec.json.encode(message.tool_calls)
+        row = (message.role, message.content, message.model, message.thinking, calls, message.tool_call_id)
+        flags = (int(message.is_error), int(message.injected), message.injected_kind, at_ms)
+        tx.execute(_INSERT, (keys.join(session_no, sequence), turn_no, *row, *flags))
+        if message.role == "assistant":
+            logged.append(("agent.message", sequence))
+    feed.append_log(tx, session_no, logged, at_ms=at_ms)
+    return last
+
+
+def page(
+    db: Reader, session_no: SessionNo, *, limit: int, offset: int, newest_first: bool, max_bytes: int
+) -> tuple[list[MessageRow], bool]:
+    """At most `limit` messages, and whether more follow; fewer if their texts pass `max_bytes`, but at least one."""
+    sql = _PAGE.format(order="DESC" if newest_first else "ASC")
+    bounds = {"low": keys.join(session_no, 0), "high": keys.join(session_no, keys.MAX_SEQUENCE)}
+    found: list[MessageRow] = []
+    size, has_more = 0, False
+    reading = db.execute(sql, {**bounds, "limit": limit + 1, "offset": offset})
+    for row in map(MessageRow._make, reading):
+        size += len(row.content) + len(row.thinking or "") + len(row.tool_calls or b"")
+        if len(found) == limit or (found and size > max_bytes):
+            has_more = True
+            break
+        found.append(row)
+    reading.close()
+    return found, has_more
+
+
+def history(
+    db: Reader | Tx, session_no: SessionNo, *, after: int, up_to: int, max_bytes: int
+) -> tuple[list[HistoryMessage], bool]:
+    """Messages with after < sequence <= up_to, and whether more follow: a page ends before it passes `max_bytes`.
+
+    The first message is always included, whatever its size.
+    """
+    found: list[HistoryMessage] = []
+    size = 0
+    cursor = db.execute(_HISTORY, (keys.join(session_no, after), keys.join(session_no, up_to)))
+    for row in cursor:
+        sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind = row
+        # Six bytes is the longest JSON escape of one character.
+        size += 512 + 6 * (len(content) + len(thinking or "")) + len(calls or b"")
+        if found and size > max_bytes:
+            cursor.close()
+            return found, True
+        record = MessageRecord(
+            role=role, content=content, model=model, thinking=thinking,
+            tool_calls=None if calls is None else _TOOL_CALLS.decode(calls),
+            tool_call_id=call_id, is_error=bool(is_error), injected=bool(injected), injected_kind=kind,
+        )  # fmt: skip
+        found.append(HistoryMessage(sequence=sequence, turn=turn_no, message=record))
+    return found, False
+
+
+def mark_incomplete(tx: Tx, turn_no: int) -> None:
+    """The turn did not finish: its replies and results are marked, its user messages are not."""
+    tx.execute(_MARK_INCOMPLETE, (turn_no,))
+
+
+def calls_of(db: Reader | Tx, turn_no: int) -> list[tuple[ToolCallRecord, str]]:
+    """Every tool call of the turn in order, with its outcome: `succeeded`, `failed` or `noResult`."""
+    results = {call_id: "failed" if is_error else "succeeded" for call_id, is_error in db.rows(_RESULTS, (turn_no,))}
+    calls = (call for (encoded,) in db.rows(_CALLS, (turn_no,)) for call in _TOOL_CALLS.decode(encoded))
+    return [(call, results.get(call.id, "noResult")) for call in calls]

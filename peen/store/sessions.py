@@ -1,0 +1,123 @@
+"""Sessions: one per canonical workspace directory, with the counters that everything of it shares."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from peen.ids import SessionNo
+from peen.store.database import Reader, Tx
+
+
+class SessionRow(NamedTuple):
+    no: SessionNo
+    id: bytes
+    workspace: str
+    agent_space: str
+    root_agent: str
+    model: str
+    created_at_ms: int
+    updated_at_ms: int
+    last_message_at_ms: int | None
+    message_count: int
+    completed_turn_count: int
+    feed_sequence: int
+    message_sequence: int
+    stop_revision: int
+    active_turn_cursor: int | None
+    """Feed sequence before the running turn's first frame; None while no turn runs."""
+    paused_executions: int
+
+    @property
+    def uuid(self) -> str:
+        return str(UUID(bytes=self.id))
+
+
+_SELECT: Final = """
+SELECT s.no, s.id, s.workspace, s.agent_space, s.root_agent, s.model, s.created_at_ms, s.updated_at_ms,
+       s.last_message_at_ms, s.message_count, s.completed_turn_count, s.feed_sequence, s.message_sequence,
+       s.stop_revision,
+       (SELECT max(t.feed_cursor) FROM turn t WHERE t.session_no = s.no AND t.state = 'running'),
+       (SELECT count(*) FROM execution e WHERE e.session_no = s.no AND e.state = 'paused')
+  FROM session s
+"""
+_BY_ID: Final = _SELECT + " WHERE s.id = ?"
+_BY_NO: Final = _SELECT + " WHERE s.no = ?"
+_BY_WORKSPACE: Final = _SELECT + " WHERE s.workspace = ?"
+_PAGE: Final = _SELECT + " ORDER BY s.updated_at_ms DESC, s.no DESC LIMIT ? OFFSET ?"
+_CREATE: Final = """
+INSERT INTO session (id, workspace, agent_space, root_agent, model, created_at_ms, updated_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (workspace) DO NOTHING
+"""
+_TAKE_FEED: Final = "UPDATE session SET feed_sequence = feed_sequence + ? WHERE no = ? RETURNING feed_sequence"
+_TAKE_LOG: Final = "UPDATE session SET log_sequence = log_sequence + ? WHERE no = ? RETURNING log_sequence"
+_TAKE_MESSAGES: Final = """
+UPDATE session SET message_sequence = message_sequence + :n, message_count = message_count + :n,
+                   last_message_at_ms = :at, updated_at_ms = :at
+ WHERE no = :no RETURNING message_sequence
+"""
+_COUNT_COMPLETED: Final = """
+UPDATE session SET completed_turn_count = completed_turn_count + 1, updated_at_ms = ? WHERE no = ?
+"""
+
+
+def open_or_create(
+    tx: Tx, *, new_id: bytes, workspace: str, agent_space: str, root_agent: str, model: str, at_ms: int
+) -> tuple[SessionRow, bool]:
+    """The session of `workspace`, and whether it was made now. An existing one keeps its own agent space."""
+    tx.execute(_CREATE, (new_id, workspace, agent_space, root_agent, model, at_ms, at_ms))
+    row = tx.row(_BY_WORKSPACE, (workspace,))
+    assert row is not None
+    session = SessionRow(*row)
+    return session, session.id == new_id
+
+
+def by_id(db: Reader | Tx, session_id: bytes) -> SessionRow | None:
+    row = db.row(_BY_ID, (session_id,))
+    return None if row is None else SessionRow(*row)
+
+
+def by_no(db: Reader | Tx, no: SessionNo) -> SessionRow | None:
+    row = db.row(_BY_NO, (no,))
+    return None if row is None else SessionRow(*row)
+
+
+def by_workspace(db: Reader | Tx, workspace: str) -> SessionRow | None:
+    row = db.row(_BY_WORKSPACE, (workspace,))
+    return None if row is None else SessionRow(*row)
+
+
+def page(db: Reader, *, limit: int, offset: int) -> list[SessionRow]:
+    """Most recently used first."""
+    return [SessionRow(*row) for row in db.rows(_PAGE, (limit, offset))]
+
+
+def count(db: Reader) -> int:
+    row = db.row("SELECT count(*) FROM session")
+    assert row is not None
+    return int(row[0])
+
+
+def take_feed_sequences(tx: Tx, no: SessionNo, n: int) -> int:
+    """The last of `n` new feed sequences."""
+    return _taken(tx, _TAKE_FEED, (n, no))
+
+
+def take_log_sequences(tx: Tx, no: SessionNo, n: int) -> int:
+    return _taken(tx, _TAKE_LOG, (n, no))
+
+
+def take_message_sequences(tx: Tx, no: SessionNo, n: int, *, at_ms: int) -> int:
+    row = tx.row(_TAKE_MESSAGES, {"n": n, "no": no, "at": at_ms})
+    assert row is not None, f"no session {no}"
+    return int(row[0])
+
+
+def count_completed_turn(tx: Tx, no: SessionNo, *, at_ms: int) -> None:
+    tx.execute(_COUNT_COMPLETED, (at_ms, no))
+
+
+def _taken(tx: Tx, sql: str, bindings: tuple[int, int]) -> int:
+    row = tx.row(sql, bindings)
+    assert row is not None, f"no session {bindings[1]}"
+    return int(row[0])

@@ -1,0 +1,114 @@
+"""What every tool is given, and what it gives back."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Generic, Literal, TypeVar
+
+import msgspec
+
+from peen.entropy import Entropy, SystemEntropy
+from peen.errors import PeenError
+from peen.tool.ledger import Ledger, LedgerDelta
+from peen.tool.locks import FileLocks
+from peen.wire.worker import WorkerSettings
+
+ErrorKind = Literal[
+    "not observed",
+    "hash required",
+    "stale hash",
+    "already exists",
+    "not found",
+    "permission denied",
+    "not a directory",
+    "not regular",
+    "binary",
+    "directory not empty",
+    "limit exceeded",
+    "match not found",
+    "match not unique",
+    "overlap",
+    "invalid patch",
+    "patch conflict",
+    "context not found",
+    "context not unique",
+    "command start failed",
+    "validation failed",
+    "failed",
+]
+BYTES_PER_TOKEN = 4
+"""How many bytes of a result count as one token; a rule of thumb, on the safe side for code and prose."""
+
+
+class ToolError(PeenError):
+    """The call failed in a way that the model can act on: the text says what happened and what to do next."""
+
+    code = "TOOL_ERROR"
+
+    def __init__(self, kind: ErrorKind, text: str) -> None:
+        super().__init__(f"{kind}: {text}" if text else kind)
+        self.kind, self.text = kind, text
+
+
+class ToolArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of what a model sends. A field that Peen does not know is refused: a typo must not look like success."""
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of what a tool returns. It is encoded as JSON and becomes the content of the tool message."""
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """The world of one agent as its tools see it.
+
+    `directory` is where relative paths start; `environment` is what commands inherit, already free of secrets;
+    `locks` is shared by all agents of the worker, `ledger` is this agent's own.
+    """
+
+    directory: Path
+    home: Path
+    workspace: Path
+    settings: WorkerSettings
+    ledger: Ledger
+    environment: Mapping[str, str]
+    locks: FileLocks
+    entropy: Entropy = field(default_factory=SystemEntropy)
+
+    @property
+    def max_result_bytes(self) -> int:
+        """Bytes that the content of one result may have."""
+        return self.settings.max_tool_result_tokens * BYTES_PER_TOKEN
+
+
+@dataclass(frozen=True)
+class ToolOutcome:
+    """What a call came to. `content` goes to the model; `ledger` is saved, so that a restored agent knows as much."""
+
+    content: str
+    is_error: bool
+    ledger: LedgerDelta
+
+
+A = TypeVar("A", bound=ToolArguments)
+
+
+class Tool(abc.ABC, Generic[A]):
+    """One tool. It keeps no state of an agent: that is in the context.
+
+    `repeatable` says that an interrupted call may simply be made again, because it changes nothing.
+    `own_deadline` says that the call limits itself, so that the general time limit of tools does not apply.
+    """
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    repeatable: ClassVar[bool]
+    own_deadline: ClassVar[bool] = False
+    arguments: type[A]
+
+    @abc.abstractmethod
+    async def run(self, arguments: A, context: ToolContext) -> ToolResult:
+        """Carry out one call. Raises: ToolError for what the model can act on; anything else is a fault of Peen."""

@@ -1,0 +1,105 @@
+"""Unified diffs of known changes: linear in the size of the file, since nothing has to be searched for."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Final
+
+from peen.tool.bounds import readable
+from peen.tool.splice import Splice, apply_splices
+
+CONTEXT_LINES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Old lines `first` up to (not including) `last`, counted from 0, become `new`."""
+
+    first: int
+    last: int
+    new: list[bytes]
+
+
+def unified_diff(path: str, data: bytes, splices: Sequence[Splice]) -> str:
+    """The change as `diff -u` would show it, empty if nothing changed. `splices` are sorted and do not overlap."""
+    lines = _lines(data)
+    hunks: list[list[_Change]] = []
+    for change in _changes(data, lines, splices):
+        if hunks and change.first - hunks[-1][-1].last <= 2 * CONTEXT_LINES:
+            hunks[-1].append(change)
+        else:
+            hunks.append([change])
+    if not hunks:
+        return ""
+    shown, shift = [f"--- {path}\n+++ {path}\n"], 0
+    for hunk in hunks:
+        shown.append(_hunk_text(lines, hunk, shift))
+        shift += sum(len(change.new) - (change.last - change.first) for change in hunk)
+    return "".join(shown)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _changes(data: bytes, lines: list[bytes], splices: Sequence[Splice]) -> Iterator[_Change]:
+    """Splices widened to whole lines, those that share lines put together, and what stayed equal taken off."""
+    offsets = [0, *accumulate(map(len, lines))]
+    group: list[Splice] = []
+    first = last = 0
+    for splice in splices:
+        begins = min(bisect_right(offsets, splice.start), len(lines)) - 1
+        ends = min(bisect_right(offsets, splice.end), len(lines))
+        if group and begins >= last:
+            yield from _trimmed(data, lines, offsets, first, last, group)
+            group = []
+        if not group:
+            first = begins
+        group.append(splice)
+        last = ends
+    if group:
+        yield from _trimmed(data, lines, offsets, first, last, group)
+
+
+def _trimmed(
+    data: bytes, lines: list[bytes], offsets: list[int], first: int, last: int, group: list[Splice]
+) -> Iterator[_Change]:
+    base = offsets[first]
+    moved = [replace(splice, start=splice.start - base, end=splice.end - base) for splice in group]
+    old, new = lines[first:last], _lines(apply_splices(data[base : offsets[last]], moved))
+    shortest = min(len(old), len(new))
+    head = next((at for at in range(shortest) if old[at] != new[at]), shortest)
+    tail = next((at for at in range(shortest - head) if old[-1 - at] != new[-1 - at]), shortest - head)
+    if head < len(old) - tail or head < len(new) - tail:
+        yield _Change(first + head, last - tail, new[head : len(new) - tail])
+
+
+def _hunk_text(lines: list[bytes], hunk: list[_Change], shift: int) -> str:
+    """`shift` is by how many lines the file has grown before this hunk."""
+    start = max(hunk[0].first - CONTEXT_LINES, 0)
+    end = min(hunk[-1].last + CONTEXT_LINES, len(lines))
+    grown = sum(len(change.new) - (change.last - change.first) for change in hunk)
+    body, at = [], start
+    for change in hunk:
+        body += [_line(" ", line) for line in lines[at : change.first]]
+        body += [_line("-", line) for line in lines[change.first : change.last]]
+        body += [_line("+", line) for line in change.new]
+        at = change.last
+    body += [_line(" ", line) for line in lines[at:end]]
+    old, new = _range(start, end - start), _range(start + shift, end - start + grown)
+    return f"@@ -{old} +{new} @@\n" + "".join(body)
+
+
+def _range(start: int, count: int) -> str:
+    # An empty range names the line before it.
+    return f"{start + 1 if count else start},{count}"
+
+
+def _line(mark: str, line: bytes) -> str:
+    missing = "" if line.endswith(b"\n") else "\n\\ No newline at end of file\n"
+    return mark + readable(line) + missing

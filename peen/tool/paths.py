@@ -1,0 +1,107 @@
+"""From what a model writes as a path to a file that may safely be opened."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import stat
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from peen.tool.base import ErrorKind, ToolContext, ToolError
+from peen.tool.bounds import path_text
+
+_KINDS: Final[dict[int, tuple[ErrorKind, str]]] = {
+    errno.EACCES: ("permission denied", "{path} may not be accessed by this account"),
+    errno.EPERM: ("permission denied", "{path} may not be changed by this account"),
+    errno.EROFS: ("permission denied", "{path} is on a read-only file system"),
+    errno.ENOTDIR: ("not a directory", "a part of {path} is not a directory"),
+    errno.ELOOP: ("not regular", "{path} is a loop of symbolic links"),
+    errno.EISDIR: ("not regular", "{path} is a directory; use listFiles"),
+    errno.ENXIO: ("not regular", "{path} is not a regular file"),
+    errno.EEXIST: ("already exists", "{path} already exists"),
+    errno.ENAMETOOLONG: ("validation failed", "the path is too long"),
+    errno.ENOSPC: ("limit exceeded", "no space is left on the device of {path}; nothing was changed"),
+    errno.EDQUOT: ("limit exceeded", "the disk quota for {path} is used up; nothing was changed"),
+}
+_TYPES: Final = (
+    (stat.S_ISDIR, "a directory; use listFiles"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
+_MAX_NAMES_COMPARED: Final = 2000
+
+
+def resolve_path(text: str | None, context: ToolContext) -> Path:
+    """The absolute path that a model means: empty is the current directory, `~` the home, relative from the former.
+
+    Links are not followed and `..` is kept, since `link/..` is not what a simplified path would say.
+    Raises: ToolError.
+    """
+    if text and "\0" in text:
+        raise ToolError("validation failed", "a path cannot hold a NUL character")
+    if not text:
+        return context.directory
+    if text == "~" or text.startswith("~/"):
+        return context.home / text[2:].lstrip("/")
+    return context.directory / text
+
+
+def real_path(path: Path) -> Path:
+    """`path` with every symbolic link followed, whether or not its last part exists. Raises: ToolError for a loop."""
+    try:
+        return path.resolve()
+    except OSError as exc:
+        raise failure(exc, path) from exc
+    except RuntimeError as exc:  # how pathlib reports a loop before Python 3.13
+        raise ToolError("not regular", f"{path_text(str(path))} is a loop of symbolic links") from exc
+
+
+def ledger_key(real: Path) -> str:
+    """The name of a real path in the ledger."""
+    return path_text(str(real))
+
+
+def status_of(path: Path) -> os.stat_result:
+    """`stat` that follows links. Raises: ToolError; for a missing file it names a similar one, if there is one."""
+    try:
+        return path.stat()
+    except OSError as exc:
+        raise failure(exc, path) from exc
+
+
+def regular_status_of(path: Path) -> os.stat_result:
+    """As `status_of`, and refuses what is not a regular file, before anything is opened."""
+    status = status_of(path)
+    require_regular(status, path)
+    return status
+
+
+def require_regular(status: os.stat_result, path: Path) -> None:
+    """Raises: ToolError unless `status` is that of a regular file."""
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((words for is_kind, words in _TYPES if is_kind(status.st_mode)), "not a regular file")
+        raise ToolError("not regular", f"{path_text(str(path))} is {kind}")
+
+
+def failure(problem: OSError, path: Path) -> ToolError:
+    """The error that a model gets for a failed system call on `path`."""
+    shown = path_text(str(path))
+    if problem.errno == errno.ENOENT:
+        return ToolError("not found", f"{shown} does not exist{_similar(path)}")
+    kind, text = _KINDS.get(problem.errno or 0, ("failed", "{path}: {reason}"))
+    return ToolError(kind, text.format(path=shown, reason=problem.strerror or str(problem)))
+
+
+def _similar(path: Path) -> str:
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, _MAX_NAMES_COMPARED)]
+    except OSError:
+        return f"; nor does {path_text(str(path.parent))}" if not path.parent.exists() else ""
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f"; did you mean {path_text(near[0])}?" if near else ""

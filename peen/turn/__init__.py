@@ -1,0 +1,1 @@
+"""The root agent's actor."""

@@ -1,0 +1,74 @@
+"""What every turn of one worker shares: models, tools, the cleaned environment, and the transcript so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import Raw
+
+from peen.entropy import Entropy
+from peen.execution.journal import Journal
+from peen.execution.loop import ToolOutput
+from peen.model.registry import Models
+from peen.tool.base import ToolContext
+from peen.tool.locks import FileLocks
+from peen.tool.registry import Tools
+from peen.wire.worker import HistoryMessage, HistoryPage, OpenedTurn, ToolCallRecord, WorkerSettings
+
+
+@dataclass
+class Transcript:
+    """The session's stored messages, kept between turns so that a turn reads only what is new."""
+
+    messages: list[HistoryMessage] = field(default_factory=list)
+
+    @property
+    def known_sequence(self) -> int:
+        return self.messages[-1].sequence if self.messages else 0
+
+    async def catch_up(self, opened: OpenedTurn, journal: Journal) -> None:
+        """Take what came with the admission of a turn, and page on if there is more."""
+        self.messages.extend(opened.history)
+        has_more = opened.has_more
+        while has_more:
+            page = await journal.history(
+                HistoryPage(after_sequence=self.known_sequence, up_to_sequence=opened.history_sequence)
+            )
+            self.messages.extend(page.history)
+            has_more = page.has_more
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Made once when the worker starts."""
+
+    session_id: str
+    workspace: Path
+    home: Path
+    settings: WorkerSettings
+    models: Models
+    tools: Tools
+    command_environment: Mapping[str, str]
+    journal: Journal
+    entropy: Entropy
+    locks: FileLocks = field(default_factory=FileLocks)
+    transcript: Transcript = field(default_factory=Transcript)
+
+
+class AgentTools:
+    """The tools as one agent has them: its directory, its ledger."""
+
+    def __init__(self, tools: Tools, context: ToolContext) -> None:
+        self._tools, self._context = tools, context
+
+    def is_repeatable(self, name: str) -> bool:
+        return self._tools.is_repeatable(name)
+
+    async def call(self, call: ToolCallRecord) -> ToolOutput:
+        outcome = await self._tools.call(call.name, call.arguments, self._context)
+        return ToolOutput(
+            content=outcome.content, is_error=outcome.is_error, seen=Raw(msgspec.json.encode(outcome.ledger))
+        )

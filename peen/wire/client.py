@@ -1,0 +1,168 @@
+"""What a client may send over `/ws/v1`: the frame `message.send`, decoded strictly."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from peen.errors import ValidationFailed
+from peen.ids import parse_uuid4
+from peen.wire.problem import problem_text
+from peen.wire.worker import SystemPrompt
+
+Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
+
+_ESCAPED: Final = 6  # one byte of text may arrive as \u00XX; longer UTF-8 sequences grow by less
+_ENVELOPE_BYTES: Final = 16_384  # ids, names of fields, model and white space around the two texts
+
+
+class ClientLimits(Struct, frozen=True, kw_only=True):
+    """Sizes in bytes of UTF-8, as configured by the variables of the same names."""
+
+    max_message_bytes: int = 262_144
+    max_system_prompt_bytes: int = 65_536
+
+
+def max_frame_bytes(limits: ClientLimits) -> int:
+    """The largest frame that can carry an allowed message: both texts at their limits, escaped throughout."""
+    return _ESCAPED * (limits.max_message_bytes + limits.max_system_prompt_bytes) + _ENVELOPE_BYTES
+
+
+class MessageSend(Struct, frozen=True, kw_only=True):
+    """One checked message. Settings are for this turn only; None means that the client left them out."""
+
+    id: str
+    session_id: str
+    message: str
+    model: str | None = None
+    reasoning_effort: Effort | None = None
+    system_prompt: SystemPrompt | None = None
+
+
+def content_digest(message: MessageSend) -> bytes:
+    """SHA-256 (32 bytes) of what the message says, without its id: equal digests mean equal content."""
+    content = [message.session_id, message.message, message.model, message.reasoning_effort, message.system_prompt]
+    return hashlib.sha256(msgspec.json.encode(content)).digest()
+
+
+class FrameRefused(ValidationFailed):
+    """A frame that breaks the contract. `frame_id` and `session_id` are there when the frame named them properly."""
+
+    def __init__(self, message: str, *, frame_id: str | None = None, session_id: str | None = None) -> None:
+        super().__init__(message)
+        self.frame_id, self.session_id = frame_id, session_id
+
+
+_NULL: Final = Raw(b"null")  # `Raw | None` would decode to nothing but null
+
+
+class _Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    message: str
+    model: str | None = None
+    reasoning_effort: Effort | None = None
+    system_prompt: SystemPrompt | None = None
+    to: Raw = _NULL
+    images: Raw = _NULL
+    system: Raw = _NULL
+    workspace: Raw = _NULL
+
+
+class _Metadata(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    session_id: str
+
+
+class _Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    id: str
+    type: str
+    data: _Data
+    metadata: _Metadata
+    timestamp: int | float | None = None
+    triggered_by: None = None
+
+
+class _Known(Struct, frozen=True):
+    """The two ids of a frame that is otherwise wrong."""
+
+    id: Any = None
+    metadata: Any = None
+
+
+_decode: Final = msgspec.json.Decoder(_Frame).decode
+_decode_known: Final = msgspec.json.Decoder(_Known).decode
+
+_REFUSED_FIELDS: Final = {
+    "to": "messages to a child agent are not part of this release",
+    "images": "images are not part of this release",
+    "system": "the system session is not part of this release",
+    "workspace": "is not accepted; POST /api/v1/sessions/open names the workspace of a session",
+}
+
+
+def decode_client_frame(data: bytes | str, limits: ClientLimits) -> MessageSend:
+    """The message that `data` holds.
+
+    Raises: FrameRefused (a ValidationFailed), whose text names the field.
+    """
+    try:
+        frame = _decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _refusal(data, problem_text(error, whole="frame")) from error
+    problem = _envelope_problem(frame) or _data_problem(frame.data, limits)
+    if problem is not None:
+        raise _refusal(data, problem)
+    return MessageSend(
+        id=frame.id,
+        session_id=frame.metadata.session_id,
+        message=frame.data.message,
+        model=frame.data.model,
+        reasoning_effort=frame.data.reasoning_effort,
+        system_prompt=frame.data.system_prompt,
+    )
+
+
+def _envelope_problem(frame: _Frame) -> str | None:
+    if frame.type != "message.send":
+        return "type: a client sends message.send and nothing else"
+    if parse_uuid4(frame.id) is None:
+        return "id: must be a version 4 UUID in lower case with dashes"
+    if parse_uuid4(frame.metadata.session_id) is None:
+        return "metadata.sessionId: must be a version 4 UUID in lower case with dashes"
+    return None
+
+
+def _data_problem(data: _Data, limits: ClientLimits) -> str | None:
+    for field, reason in _REFUSED_FIELDS.items():
+        if bytes(getattr(data, field)) != b"null":
+            return f"data.{field}: {reason}"
+    if problem := _text_problem("data.message", data.message, limits.max_message_bytes):
+        return problem
+    if data.model == "":
+        return "data.model: must not be empty; leave it out for the default model"
+    if data.system_prompt is not None:
+        return _text_problem("data.systemPrompt.content", data.system_prompt.content, limits.max_system_prompt_bytes)
+    return None
+
+
+def _text_problem(field: str, text: str, max_bytes: int) -> str | None:
+    if not text:
+        return f"{field}: must not be empty"
+    # A string cannot take fewer bytes than it has characters; encode only where that does not decide.
+    if len(text) > max_bytes or len(text.encode()) > max_bytes:
+        return f"{field}: is larger than the limit of {max_bytes} bytes"
+    return None
+
+
+def _refusal(data: bytes | str, problem: str) -> FrameRefused:
+    try:
+        known = _decode_known(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return FrameRefused(problem)
+    session_id = known.metadata.get("sessionId") if isinstance(known.metadata, dict) else None
+    return FrameRefused(problem, frame_id=_uuid_or_none(known.id), session_id=_uuid_or_none(session_id))
+
+
+def _uuid_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and parse_uuid4(value) is not None else None

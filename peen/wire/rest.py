@@ -1,0 +1,203 @@
+"""Bodies of the REST API. Members that are None are left out; times are RFC 3339 in UTC with milliseconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+def rfc3339(ms: int) -> str:
+    """`ms` milliseconds since the epoch as `2026-01-31T12:00:00.000Z`."""
+    seconds, rest = divmod(ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+
+
+class Answer(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of what the server answers. A default other than None would be left out too: give none."""
+
+
+class Body(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base of what a client sends. A misspelt member must not look like success."""
+
+
+# --- envelopes ------------------------------------------------------------------------------------------------------
+
+
+class ErrorBody(Answer, frozen=True, kw_only=True):
+    """Every answer outside 2xx. `message` is safe to show and never holds a source location."""
+
+    code: str
+    message: str
+    details: dict[str, object] | None = None
+
+
+class Health(Answer, frozen=True, kw_only=True):
+    status: Literal["ok"]
+
+
+class Paged(Answer, frozen=True, kw_only=True):
+    """The tail of every list by offset: what was asked for, and whether more follows."""
+
+    limit: int
+    offset: int
+    has_more: bool
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+class Session(Answer, frozen=True, kw_only=True):
+    id: str
+    created_at: str
+    updated_at: str
+    last_message_at: str | None = None
+    message_count: int
+    completed_turn_count: int
+    active_turn: bool
+    status: Literal["running", "waiting", "paused", "idle"]
+    pause_reason: str | None = None
+    agent: str
+    model: str
+    workspace: str
+    agent_space: str
+    feed_sequence: int
+    active_turn_feed_sequence: int | None = None
+
+
+class SessionPage(Paged, frozen=True, kw_only=True):
+    items: list[Session]
+
+
+class OpenSession(Body, frozen=True, kw_only=True):
+    workspace: str
+    agent_space: str | None = None
+
+
+class OpenedSession(Answer, frozen=True, kw_only=True):
+    """`created` False: the workspace had a session already, and this is it."""
+
+    session: Session
+    created: bool
+
+
+class WorkspaceRoots(Answer, frozen=True, kw_only=True):
+    """Always exactly one entry."""
+
+    roots: list[str]
+
+
+class CancelAccepted(Answer, frozen=True, kw_only=True):
+    """True only if a running turn was found and told to end."""
+
+    cancel_requested: bool
+
+
+class Model(Answer, frozen=True, kw_only=True):
+    """`name` is what `data.model` of a message takes."""
+
+    name: str
+    connection_name: str
+    model_id: str
+    context_window_tokens: int
+    image_input: bool
+
+
+class ModelList(Answer, frozen=True, kw_only=True):
+    models: list[Model]
+
+
+# --- transcript -----------------------------------------------------------------------------------------------------
+
+
+class ToolCall(Answer, frozen=True, kw_only=True):
+    """`arguments` is the JSON object as the provider sent it."""
+
+    id: str
+    name: str
+    arguments: Raw
+
+
+class Image(Answer, frozen=True, kw_only=True):
+    """A stored image without its bytes; they are read by `sha256` (hex)."""
+
+    media_type: str
+    size_bytes: int
+    sha256: str
+
+
+class Message(Answer, frozen=True, kw_only=True):
+    id: str
+    sequence: int
+    role: Literal["user", "assistant", "tool", "system"]
+    content: str
+    workspace: str
+    model: str | None = None
+    thinking: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    is_error: bool
+    incomplete: bool
+    injected: bool
+    injected_kind: str | None = None
+    images: list[Image] | None = None
+    turn_id: str
+    compaction_id: str | None = None
+    created_at: str
+
+
+class MessagePage(Paged, frozen=True, kw_only=True):
+    items: list[Message]
+
+
+class Turn(Answer, frozen=True, kw_only=True):
+    id: str
+    session_id: str
+    request_id: str
+    workspace: str
+    state: Literal["running", "completed", "failed", "cancelled", "interrupted"]
+    cancel_requested: bool
+    started_at: str
+    completed_at: str | None = None
+    failure_classification: str
+    context_snapshot_hash: str | None = None
+    prompt_snapshot_hash: str | None = None
+    worker_generation_id: str | None = None
+
+
+class TurnPage(Paged, frozen=True, kw_only=True):
+    turns: list[Turn]
+
+
+# --- feed -----------------------------------------------------------------------------------------------------------
+
+
+class FeedPage(Answer, frozen=True, kw_only=True):
+    """`items` are the frames exactly as they went out live, oldest first; `next_cursor` is where to go on."""
+
+    items: list[Raw]
+    next_cursor: int
+    has_more: bool
+
+
+class ProtocolEvent(Answer, frozen=True, kw_only=True):
+    """One root-turn record. `payload` is what its frame carries as `data`."""
+
+    id: str
+    session_id: str
+    turn_id: str
+    request_id: str
+    sequence: int
+    type: str
+    payload: Raw
+    parent_tool_call_id: str | None = None
+    worker_generation_id: str | None = None
+    created_at: str
+
+
+class EventPage(Paged, frozen=True, kw_only=True):
+    events: list[ProtocolEvent]

@@ -1,0 +1,372 @@
+"""Frames between the controller and a session worker: 4 bytes of length (big-endian), then one JSON object.
+
+Both ends send calls and get answers by `id`. Payloads are kept as raw JSON until the method is known;
+`CALLS` and `COMMANDS` give the request and reply struct of each method.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
+MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
+MAX_LAUNCH_BYTES: Final = 64 * 1024
+PROTOCOL_VERSION: Final = 1
+
+
+NOTHING: Final = Raw(b"null")  # `Raw | None` would decode to nothing but null
+
+
+class WorkerStruct(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+    """Base of everything on the worker socket. Both ends are one release, so unknown fields are refused."""
+
+
+# --- frames ---------------------------------------------------------------------------------------------------------
+
+
+class WireError(WorkerStruct, frozen=True, kw_only=True):
+    """Why a call failed. `code` is a `PeenError.code`."""
+
+    code: str
+    message: str
+
+
+class Hello(WorkerStruct, frozen=True, kw_only=True, tag_field="kind", tag="hello"):
+    protocol: int
+    session_id: str
+    generation_id: str
+    credential: str
+    agent_space: str
+    pid: int
+
+
+class HelloAck(WorkerStruct, frozen=True, kw_only=True, tag_field="kind", tag="helloAck"):
+    session_id: str
+    workspace: str
+    agent_space: str
+
+
+class Beat(WorkerStruct, frozen=True, kw_only=True, tag_field="kind", tag="beat"):
+    """Worker to controller, every 5 s: the event loop of this worker still turns."""
+
+
+class Call(WorkerStruct, frozen=True, kw_only=True, tag_field="kind", tag="call"):
+    """Worker to controller. Calls are carried out in the order they were sent."""
+
+    id: int
+    method: str
+    payload: Raw
+
+
+class Result(WorkerStruct, frozen=True, kw_only=True, tag_field="kind", tag="result"):
+    id: int
+    payload: Raw = NOTHING
+    error: WireError | None = None
+
+
+class Command(WorkerStruct, frozen=True, kw_only=True, tag_field="kind", tag="command"):
+    """Controller to worker."""
+
+    id: int
+    method: str
+    payload: Raw
+
+
+class CommandResult(WorkerStruct, frozen=True, kw_only=True, tag_field="kind", tag="commandResult"):
+    id: int
+    payload: Raw = NOTHING
+    error: WireError | None = None
+
+
+FromWorker = Hello | Beat | Call | CommandResult
+FromController = HelloAck | Result | Command
+
+
+# --- launch ---------------------------------------------------------------------------------------------------------
+
+
+class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
+    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here."""
+
+    name: str
+    type: str
+    base_url: str | None = None
+    api_key_env: str | None = None
+    image_input: bool = True
+    script: str | None = None
+
+
+class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
+    """What a worker needs of the configuration; limits are bytes, counts or milliseconds as named."""
+
+    upstreams: list[UpstreamConfig]
+    default_model: str
+    max_context_tokens: int | None = None
+    output_reserve_tokens: int | None = None
+    max_tool_rounds: int = 200
+    turn_timeout_ms: int | None = None
+    max_concurrent_tools: int = 4
+    tool_timeout_ms: int = 900_000
+    max_tool_result_tokens: int = 8192
+    default_command_timeout_ms: int = 120_000
+    max_list_entries: int = 1000
+    max_list_depth: int = 16
+    max_search_matches: int = 200
+    max_search_file_bytes: int = 2_097_152
+    max_read_bytes: int = 262_144
+    max_read_lines: int = 2000
+    max_write_bytes: int = 4_194_304
+    max_edits: int = 64
+    max_diff_bytes: int = 65_536
+    max_command_output_bytes: int = 65_536
+    provider_idle_timeout_ms: int = 120_000
+    provider_retry_max_delay_ms: int = 60_000
+
+
+class LaunchDocument(WorkerStruct, frozen=True, kw_only=True):
+    """All that a worker is told, once, on its standard input. At most 64 KiB; paths are absolute."""
+
+    session_id: str
+    generation_id: str
+    credential: str
+    socket_path: str
+    workspace: str
+    config_directory: str
+    agent_space: str
+    marker: str
+    settings: WorkerSettings
+
+
+# --- records that a worker writes -----------------------------------------------------------------------------------
+
+
+class ToolCallRecord(WorkerStruct, frozen=True, kw_only=True):
+    """One tool call of an assistant message. `arguments` is the JSON object exactly as the provider sent it."""
+
+    id: str
+    name: str
+    arguments: Raw
+
+
+class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
+    """One row of the transcript, in the order the model receives it."""
+
+    role: Literal["user", "assistant", "tool", "system"]
+    content: str
+    model: str | None = None
+    thinking: str | None = None
+    tool_calls: list[ToolCallRecord] | None = None
+    tool_call_id: str | None = None
+    is_error: bool = False
+    injected: bool = False
+    injected_kind: str | None = None
+
+
+class EventRecord(WorkerStruct, frozen=True, kw_only=True):
+    """One frame of the feed: a protocol event or a content block step. `data` is sent to clients as it is."""
+
+    type: str
+    data: Raw
+
+
+class Usage(WorkerStruct, frozen=True, kw_only=True):
+    """Tokens as the provider reported them; None is unknown, which is not zero."""
+
+    prompt: int | None = None
+    completion: int | None = None
+    reasoning: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+
+
+class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
+    """The audit of one provider round.
+
+    The request is named by what it was made of, not copied: the transcript up to `request_sequence`, the
+    turn's prompt snapshot, and the tool list of this release.
+    """
+
+    round: int
+    state: Literal["completed", "failed", "cancelled"]
+    request_sequence: int
+    response: Raw = NOTHING
+    usage: Usage = Usage()
+    finish_reason: str | None = None
+    response_model: str | None = None
+    failure_kind: str | None = None
+    failure_detail: str | None = None
+    started_at_ms: int
+    completed_at_ms: int
+
+
+class Claim(WorkerStruct, frozen=True, kw_only=True):
+    """A step that begins as soon as the commit returns.
+
+    `kind` is `prepare`, `model`, `read` (a tool that changes nothing), `effect` (a tool that may) or `final`:
+    an interrupted effect is uncertain, everything else may simply be done again.
+    """
+
+    step: str
+    kind: str
+    given: Raw
+    call_id: str | None = None
+
+
+class Completion(WorkerStruct, frozen=True, kw_only=True):
+    """The saved outcome of a step. `failed` means that the step itself failed, not that a tool reported an error."""
+
+    step: str
+    output: Raw
+    failed: bool = False
+
+
+class Terminal(WorkerStruct, frozen=True, kw_only=True):
+    """How a turn ended. The controller derives the frame, the system message and the counters from it."""
+
+    state: Literal["completed", "failed", "cancelled"]
+    text: str = ""
+    finish_reason: str | None = None
+    reason: str = ""
+    error: str = ""
+    classification: str = ""
+
+
+# --- calls: worker to controller ------------------------------------------------------------------------------------
+
+
+class OpenTurn(WorkerStruct, frozen=True, kw_only=True):
+    """Admission: opens the turn, writes its opening transcript and events, creates the execution, all at once."""
+
+    turn_id: str
+    holder: str
+    model: str
+    prompt: str
+    context_manifest: Raw
+    context_content: str
+    context_hash: str
+    tools: Raw
+    round_limit: int
+    tool_parallelism: int
+    request_settings: Raw
+    messages: list[MessageRecord]
+    events: list[EventRecord]
+    known_sequence: int
+
+
+class HistoryMessage(WorkerStruct, frozen=True, kw_only=True):
+    """A stored message as the context builder sees it."""
+
+    sequence: int
+    turn: int
+    message: MessageRecord
+
+
+class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
+    """`history` is the transcript before this turn, after `known_sequence` and up to `history_sequence`.
+
+    If `has_more`, the rest is paged with `history.page`.
+    """
+
+    execution_id: str
+    turn: int
+    history_sequence: int
+    message_sequence: int
+    history: list[HistoryMessage]
+    has_more: bool = False
+
+
+class HistoryPage(WorkerStruct, frozen=True, kw_only=True):
+    after_sequence: int
+    up_to_sequence: int
+
+
+class HistoryRows(WorkerStruct, frozen=True, kw_only=True):
+    history: list[HistoryMessage]
+    has_more: bool = False
+
+
+class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
+    """One transaction: what ended, what it wrote, what begins at once, and perhaps the end of the turn.
+
+    Carried out in this order: completions, messages, events, calls, claims, `passed`, terminal. `passed` completes
+    claims of this same commit: phases that had nothing to do.
+    """
+
+    execution_id: str
+    holder: str
+    completions: list[Completion] = []
+    messages: list[MessageRecord] = []
+    events: list[EventRecord] = []
+    calls: list[ModelCallRecord] = []
+    claims: list[Claim] = []
+    passed: list[Completion] = []
+    terminal: Terminal | None = None
+
+
+class Committed(WorkerStruct, frozen=True, kw_only=True):
+    """`message_sequence` is the last one of the session after the commit."""
+
+    message_sequence: int
+
+
+class EmitEvents(WorkerStruct, frozen=True, kw_only=True):
+    """Streamed pieces of a step that is still running."""
+
+    execution_id: str
+    holder: str
+    events: list[EventRecord]
+
+
+class Emitted(WorkerStruct, frozen=True, kw_only=True):
+    pass
+
+
+# --- commands: controller to worker ---------------------------------------------------------------------------------
+
+
+class SystemPrompt(WorkerStruct, frozen=True, kw_only=True):
+    mode: Literal["append", "replace"]
+    content: str
+
+
+class RunTurn(WorkerStruct, frozen=True, kw_only=True):
+    """Start a root turn. The reply comes when the turn and all its descendants have ended."""
+
+    turn_id: str
+    request_id: str
+    message: str
+    model: str | None = None
+    reasoning_effort: str | None = None
+    system_prompt: SystemPrompt | None = None
+
+
+class TurnEnded(WorkerStruct, frozen=True, kw_only=True):
+    state: str
+
+
+class Shutdown(WorkerStruct, frozen=True, kw_only=True):
+    """End running turns as interrupted work, then exit."""
+
+
+class ShutDown(WorkerStruct, frozen=True, kw_only=True):
+    pass
+
+
+CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
+    "turn.open": (OpenTurn, OpenedTurn),
+    "history.page": (HistoryPage, HistoryRows),
+    "steps.commit": (CommitSteps, Committed),
+    "events.emit": (EmitEvents, Emitted),
+}
+COMMANDS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
+    "runTurn": (RunTurn, TurnEnded),
+    "shutdown": (Shutdown, ShutDown),
+}
+
+encode: Final = msgspec.json.Encoder().encode
+decode_from_worker: Final = msgspec.json.Decoder(FromWorker).decode
+decode_from_controller: Final = msgspec.json.Decoder(FromController).decode
+decode_launch: Final = msgspec.json.Decoder(LaunchDocument).decode

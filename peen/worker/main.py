@@ -1,0 +1,119 @@
+"""What runs inside a session's worker process: one link to the controller, and the turns it is told to run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from peen.entropy import SystemEntropy
+from peen.errors import PeenError, WorkerFailed
+from peen.log import configure_logging
+from peen.model.registry import Models
+from peen.settings.environment import command_environment
+from peen.tool.registry import standard_tools
+from peen.turn.actor import TurnActor
+from peen.turn.workshop import Workshop
+from peen.wire.worker import LaunchDocument, RunTurn, ShutDown, Shutdown, TurnEnded, WorkerStruct
+from peen.worker.journal import LinkJournal
+from peen.worker.link import ControllerLink, connect
+
+log = structlog.get_logger(__name__)
+
+EXIT_OK: Final = 0
+EXIT_REFUSED: Final = 2
+EXIT_LINK_LOST: Final = 3
+CLEANUP_S: Final = 8.0
+"""Seconds that turns may take to end their commands when this worker stops."""
+
+
+def worker_main(document: LaunchDocument) -> int:
+    """Run the worker until it is told to stop or loses its link; the exit code of the process."""
+    sys.setswitchinterval(0.0002)
+    # One line a record on stdout: the controller relays it into its own log, with session and generation.
+    with configure_logging("info", "json", False, None, 0, SystemEntropy(), stream=sys.stdout):
+        return trio.run(_run, document)
+
+
+async def _run(document: LaunchDocument) -> int:
+    worker = _Worker(document)
+    try:
+        link = await connect(document, worker.obey)
+    except WorkerFailed as refused:
+        log.error("worker refused", reason=str(refused))
+        return EXIT_REFUSED
+    await worker.serve(link)
+    return EXIT_OK if worker.told_to_stop else EXIT_LINK_LOST
+
+
+class _Worker:
+    """Owns: the link and a nursery of turns. Ends: on `shutdown`, or when the link is lost."""
+
+    def __init__(self, document: LaunchDocument) -> None:
+        self._document = document
+        self._shop: Workshop | None = None
+        self._ready = trio.Event()
+        self._turns: set[trio.CancelScope] = set()
+        self.told_to_stop = False
+
+    async def serve(self, link: ControllerLink) -> None:
+        """Carry the link until it ends; every command of a turn has been ended when this returns."""
+        self._shop = await self._furnish(link)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._carry, link, nursery)
+            self._ready.set()
+
+    async def _carry(self, link: ControllerLink, nursery: trio.Nursery) -> None:
+        await link.run(nursery)
+        # A worker without its link must not go on working: what it did could not be recorded.
+        nursery.cancel_scope.deadline = trio.current_time() + CLEANUP_S
+        self._stop_turns()
+
+    async def _furnish(self, link: ControllerLink) -> Workshop:
+        settings = self._document.settings
+        models = Models.build(settings.upstreams, os.environ)
+        await models.discover()
+        return Workshop(
+            session_id=self._document.session_id,
+            workspace=Path(self._document.workspace),
+            home=Path.home(),
+            settings=settings,
+            models=models,
+            tools=standard_tools(),
+            command_environment=command_environment(os.environ, settings.upstreams),
+            journal=LinkJournal(link),
+            entropy=SystemEntropy(),
+        )
+
+    async def obey(self, method: str, request: WorkerStruct) -> WorkerStruct:
+        """Carry out one command of the controller, in a task of its own."""
+        match request:
+            case RunTurn():
+                await self._ready.wait()  # bounded by the start of this worker
+                return await self._run_turn(request)
+            case Shutdown():
+                self.told_to_stop = True
+                self._stop_turns()
+                return ShutDown()
+            case _:
+                raise PeenError(f"unknown command {method}")
+
+    async def _run_turn(self, request: RunTurn) -> TurnEnded:
+        assert self._shop is not None
+        actor = TurnActor(request, self._shop)
+        with trio.CancelScope() as scope:
+            self._turns.add(scope)
+            try:
+                await actor.run()
+            finally:
+                self._turns.discard(scope)
+        return TurnEnded(state="cancelled" if scope.cancelled_caught else actor.state)
+
+    def _stop_turns(self) -> None:
+        # The cause is recorded by the controller; here the scopes only carry it out.
+        for scope in self._turns:
+            scope.cancel()

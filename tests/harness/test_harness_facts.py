@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime
+
+import pytest
+
+from peen.entropy import SeededEntropy
+from peen.harness.facts import runtime_facts
+
+
+def test_the_time_is_that_of_the_given_clock_with_its_offset() -> None:
+    facts = runtime_facts(SeededEntropy(1, start_ms=1_700_000_000_999), peen_version="9.9", zone="Europe/Berlin")
+
+    assert facts.local_time == "2023-11-14T23:13:20+01:00"
+    assert facts.time_zone == "Europe/Berlin"
+
+
+def test_the_machine_is_described() -> None:
+    facts = runtime_facts(SeededEntropy(1), peen_version="9.9", zone="UTC")
+
+    assert facts.operating_system.startswith(os.uname().sysname)
+    assert facts.architecture == os.uname().machine
+    assert 1 <= facts.cpu_count <= (os.cpu_count() or 1)
+    assert re.fullmatch(r"Peen 9\.9, Python 3\.\d+\.\d+\S*", facts.runtime_version)
+
+
+@pytest.mark.parametrize("zone", [None, "No/Such_Zone", "../etc/passwd"])
+def test_without_a_known_zone_the_time_still_has_an_offset(zone: str | None) -> None:
+    facts = runtime_facts(SeededEntropy(1), peen_version="9.9", zone=zone)
+
+    moment = datetime.fromisoformat(facts.local_time)
+    assert moment.utcoffset() is not None
+    assert moment.timestamp() == 1_700_000_000
+    assert facts.time_zone

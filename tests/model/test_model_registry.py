@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
+from peen.model.registry import DISCOVERY_S, Models
+from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
+from peen.wire.worker import UpstreamConfig
+
+EMBEDDED = UpstreamConfig(name="scripted", type="scripted")
+SCRIPT = "models: {a/b: {contextWindow: 100, turns: [{rounds: [{text: hi}]}]}, c: {turns: [{rounds: [{text: hi}]}]}}"
+
+
+class FakeUpstream:
+    def __init__(self, name: str, *models: str, delay_s: float = 0.0, fails: bool = False) -> None:
+        self.name, self._models, self._delay_s, self._fails = name, models, delay_s, fails
+
+    async def discover(self) -> list[ModelInfo]:
+        await trio.sleep(self._delay_s)
+        if self._fails:
+            raise ModelError("no such host", kind="transport", retryable=True)
+        return [
+            ModelInfo(name=f"{self.name}/{model}", connection_name=self.name, model_id=model) for model in self._models
+        ]
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[StreamEvent]]:
+        raise NotImplementedError
+
+
+def script_file(directory: Path, text: str = SCRIPT) -> str:
+    path = directory / "script.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+async def test_the_embedded_upstream_offers_the_demo_without_a_script() -> None:
+    models = Models.build([EMBEDDED], {})
+    await models.discover()
+
+    upstream, info = models.default(None)
+
+    assert [model.name for model in models.list] == ["scripted/demo"]
+    assert (upstream.name, info.model_id, info.context_window_tokens, info.image_input) == (
+        "scripted", "demo", 131_072, False,
+    )  # fmt: skip
+
+
+async def test_models_of_a_script_come_in_its_order_and_split_at_the_first_slash(tmp_path: Path) -> None:
+    config = UpstreamConfig(name="s", type="scripted", script=script_file(tmp_path), image_input=False)
+    models = Models.build([config, EMBEDDED], {})
+    await models.discover()
+
+    assert [model.name for model in models.list] == ["s/a/b", "s/c", "scripted/demo"]
+    upstream, info = models.resolve("s/a/b")
+    assert (upstream.name, info.connection_name, info.model_id) == ("s", "s", "a/b")
+    assert (info.context_window_tokens, info.image_input) == (100, False)
+
+
+async def test_the_upstream_called_scripted_keeps_its_demo_beside_a_script(tmp_path: Path) -> None:
+    models = Models.build([UpstreamConfig(name="scripted", type="scripted", script=script_file(tmp_path))], {})
+    await models.discover()
+
+    assert [model.name for model in models.list] == ["scripted/a/b", "scripted/c", "scripted/demo"]
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "problem"),
+    [
+        (
+            UpstreamConfig(name="x", type="openia"),
+            {},
+            "upstream 'x': type 'openia' is not part of this release; known: scripted",
+        ),
+        (
+            UpstreamConfig(name="x", type="scripted", api_key_env="X_KEY"),
+            {},
+            "apiKeyEnv names X_KEY, which is not set or empty",
+        ),
+        (
+            UpstreamConfig(name="x", type="scripted", api_key_env="X_KEY"),
+            {"X_KEY": ""},
+            "X_KEY, which is not set or empty",
+        ),
+        (
+            UpstreamConfig(name="x", type="scripted", script="/absent.yaml"),
+            {},
+            "upstream 'x': /absent.yaml: cannot be read",
+        ),
+    ],
+)
+def test_a_wrong_upstream_is_refused_by_name(config: UpstreamConfig, environ: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigurationInvalid) as caught:
+        Models.build([config], environ)
+
+    assert problem in caught.value.problem
+    assert caught.value.variable == "PEEN_UPSTREAMS"
+
+
+def test_a_key_that_is_set_is_enough() -> None:
+    Models.build([UpstreamConfig(name="x", type="scripted", api_key_env="X_KEY")], {"X_KEY": "secret"})
+
+
+def test_a_wrong_script_names_its_place_and_a_taken_name_is_refused(tmp_path: Path) -> None:
+    wrong = script_file(tmp_path, "turns: [{rounds: [{txt: hi}]}]")
+    with pytest.raises(ConfigurationInvalid, match=r"script\.yaml: turns\[0\]\.rounds\[0\]: .*unknown field `txt`"):
+        Models.build([UpstreamConfig(name="x", type="scripted", script=wrong)], {})
+    taken = script_file(tmp_path, "models: {demo: {turns: [{rounds: [{text: hi}]}]}}")
+    with pytest.raises(ConfigurationInvalid, match="'demo' is taken by the built-in demo; rename it"):
+        Models.build([UpstreamConfig(name="scripted", type="scripted", script=taken)], {})
+
+
+async def test_an_unknown_model_is_named_with_the_nearest_five() -> None:
+    models = Models([FakeUpstream("u", *(f"model-{number}" for number in range(9)))])
+    await models.discover()
+
+    with pytest.raises(ValidationFailed) as caught:
+        models.resolve("u/model-77")
+
+    assert caught.value.message.startswith("model 'u/model-77' does not exist; known models: u/model-7, ")
+    assert caught.value.message.count("u/model-") == 6
+
+
+async def test_the_default_is_the_named_model_or_a_clear_refusal() -> None:
+    models = Models([FakeUpstream("u", "a", "b")])
+    await models.discover()
+
+    assert models.default("u/b")[1].model_id == "b"
+    with pytest.raises(ConfigurationInvalid, match="PEEN_DEFAULT_MODEL: model 'u/c' does not exist") as caught:
+        models.default("u/c")
+    assert caught.value.example == "u/a"
+
+
+async def test_an_upstream_that_fails_or_hangs_is_logged_and_skipped(autojump_clock: MockClock) -> None:
+    models = Models(
+        [
+            FakeUpstream("down", "a", fails=True),
+            FakeUpstream("hangs", "b", delay_s=DISCOVERY_S * 10),
+            FakeUpstream("slow", "c", delay_s=1.0),
+            FakeUpstream("up", "d"),
+        ]
+    )
+
+    with capture_logs() as logs:
+        await models.discover()
+
+    assert [model.name for model in models.list] == ["slow/c", "up/d"]  # the order of the configuration, not of answers
+    assert sorted((entry["event"], entry["upstream"], entry["error"]) for entry in logs) == [
+        ("provider_discovery_failed", "down", "no such host"),
+        ("provider_discovery_failed", "hangs", "no answer within 30 s"),
+    ]
+    assert trio.current_time() == DISCOVERY_S
+
+
+async def test_without_any_model_there_is_no_default_and_nothing_resolves() -> None:
+    models = Models([])
+    await models.discover()
+
+    with pytest.raises(ConfigurationInvalid, match="PEEN_UPSTREAMS: no upstream offers a model"):
+        models.default(None)
+    with pytest.raises(ValidationFailed, match="known models: none, since no upstream answered"):
+        models.resolve("a/b")
