@@ -41,7 +41,7 @@ protocol: setup
 	$(BIN)/python -m peen.wire.publish protocol
 
 docs: setup
-	$(BIN)/python -m peen.settings.page docs/configuration.md
+	$(BIN)/python -c 'from peen.settings import configuration_page; print(configuration_page(), end="")' > docs/configuration.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -25,19 +25,33 @@ async def supervised(
     `trio.Cancelled` and other BaseExceptions pass. `failed` runs shielded for at most `RECORDING_S`, so that a
     failure is recorded even while the actor's owner is being cancelled.
     """
+    rest: BaseException | None = None
     try:
         await body()
-    except Exception as fault:
-        log.exception("actor failed", actor=name)
-        if failed is None:
-            return
-        with trio.move_on_after(RECORDING_S, shield=True) as recording:
-            try:
-                await failed(fault)
-            except Exception:
-                log.exception("failure could not be recorded", actor=name)
-        if recording.cancelled_caught:
-            log.error("failure could not be recorded in time", actor=name, seconds=RECORDING_S)
+        return
+    except Exception as caught:
+        fault = caught
+    except BaseExceptionGroup as group:
+        # A cancellation and a failure at the same moment: the one passes, the other is recorded.
+        faults, rest = group.split(Exception)
+        if faults is None:
+            raise
+        fault = faults
+    log.error("actor failed", actor=name, exc_info=fault)
+    if failed is not None:
+        await _record(failed, fault, name)
+    if rest is not None:
+        raise rest
+
+
+async def _record(failed: Callable[[Exception], Awaitable[None]], fault: Exception, name: str) -> None:
+    with trio.move_on_after(RECORDING_S, shield=True) as recording:
+        try:
+            await failed(fault)
+        except Exception:
+            log.exception("failure could not be recorded", actor=name)
+    if recording.cancelled_caught:
+        log.error("failure could not be recorded in time", actor=name, seconds=RECORDING_S)
 
 
 @contextmanager

@@ -169,6 +169,17 @@ def test_the_page_names_every_variable() -> None:
     assert [v.name for v in VARIABLES if f"| `{v.name}` |" not in page] == []
 
 
+def test_the_file_shown_on_the_page_works(deployment: Deployment) -> None:
+    _before, _fence, rest = configuration_page().partition("```yaml\n")
+    deployment.write_file(rest.partition("```")[0])
+    (deployment.config / "demo.yaml").write_text("turns: []")
+
+    settings = deployment.load()
+
+    assert (settings.log_format, settings.turn_timeout_ms, settings.strict_hooks) == ("json", 1_800_000, True)
+    assert [upstream.name for upstream in settings.upstreams] == ["demo"]
+
+
 # --- numbers and durations ------------------------------------------------------------------------------------------
 
 

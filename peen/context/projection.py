@@ -14,7 +14,8 @@ class Conversation:
 
     Rules: the results of an assistant message follow it in the order of its calls; a call that never returned is
     left out of the replay (the ended turn's system message names it); a result without its call, because it came
-    after its turn had ended, becomes a system message that names the call; empty replies are left out.
+    after its turn had ended, becomes a system message that names the call; blank replies are left out, and so is a
+    call that has no name or an id used before: whatever was stored, no provider refuses what is built from it.
     """
 
     def __init__(self) -> None:
@@ -43,17 +44,20 @@ class Conversation:
 
     def add(self, message: MessageRecord) -> None:
         """Append one message that is complete by itself (no calls, no result)."""
-        if message.content or message.role == "system":
+        if message.role == "system" or not _is_blank(message):
             self._messages.append(message)
 
     def add_exchange(self, reply: MessageRecord, results: Sequence[MessageRecord]) -> None:
         """Append an assistant message with the results of its calls."""
         by_call = {result.tool_call_id: result for result in results}
-        calls = [call for call in reply.tool_calls or [] if call.id in by_call]
-        if not calls and not reply.content:
+        calls: list[ToolCallRecord] = []
+        for call in reply.tool_calls or []:
+            if call.id in by_call and call.id not in self._call_ids and call.id and call.name:
+                self._call_ids.add(call.id)
+                calls.append(call)
+        if not calls and _is_blank(reply):
             return
         kept = calls if calls else None
-        self._call_ids.update(call.id for call in calls)
         self._messages.append(reply if reply.tool_calls == kept else msgspec.structs.replace(reply, tool_calls=kept))
         self._messages.extend(by_call[call.id] for call in calls)
 
@@ -84,6 +88,11 @@ class Conversation:
                     pass  # it stands behind its call already
                 case _:
                     self.add(message)
+
+
+def _is_blank(message: MessageRecord) -> bool:
+    """White space alone says nothing, and providers refuse a message that says nothing."""
+    return not message.content.strip()
 
 
 def _late_result(result: MessageRecord, call: ToolCallRecord | None) -> MessageRecord:

@@ -131,7 +131,7 @@ class Blocks:
         else:
             self._flush_piece()
             self._piece = (kind, index, [text])
-        self._bytes += len(text)
+        self._bytes += len(text.encode())
 
     def _flush_piece(self) -> None:
         if self._piece is None:
@@ -170,6 +170,8 @@ class Streaming:
                 with trio.move_on_at(due_at):
                     await self._wake.wait()
                     self._wake = trio.Event()
+            # Where the answer has ended in the meantime, its owner cancels us here, and nothing has been taken.
+            await trio.lowlevel.checkpoint()
             if pieces := self._blocks.take():
                 await self._emit(pieces)
                 shown_at = trio.current_time()

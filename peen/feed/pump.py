@@ -22,6 +22,8 @@ from peen.wire.websocket import text_frame
 log = structlog.get_logger(__name__)
 
 ROWS_AT_ONCE: Final = 256
+BYTES_AT_ONCE: Final = 512 * 1024
+"""Far below what a socket may hold back, so that one that reads can empty itself between two batches."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,14 @@ class FeedPump:
         """Publish one batch; whether more is left."""
         if head.published < head.committed:
             if self._fanout.has_listeners(head.session_id):
-                rows = feed.after(self._reader, head.no, head.published, limit=ROWS_AT_ONCE, up_to=head.committed)
+                rows = feed.after(
+                    self._reader,
+                    head.no,
+                    head.published,
+                    limit=ROWS_AT_ONCE,
+                    up_to=head.committed,
+                    max_bytes=BYTES_AT_ONCE,
+                )
                 self._check(head, rows)
                 frames = [text_frame(render(row, session=head.session, session_id=head.session_id)) for row in rows]
                 self._fanout.publish(head.session_id, frames)

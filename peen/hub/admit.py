@@ -78,7 +78,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Request line and headers. Names are in lower case; a name may occur more than once. `target` as it was sent."""
+    """Request line and headers. Names are in lower case; a name may occur more than once. `target` as it was sent.
+
+    Text is the bytes that were sent, read as Latin-1.
+    """
 
     method: str
     target: str
@@ -230,7 +233,8 @@ def _check_token(rules: Rules, head: Head, from_protocols: Sequence[str]) -> Non
     results = [hmac.compare_digest(encode_token(rules.token), given.encode()) for given in from_protocols]
     for value in head.all("authorization"):
         scheme, _, credentials = value.partition(" ")
-        results.append(scheme.lower() == "bearer" and hmac.compare_digest(wanted, credentials.strip().encode()))
+        given_bytes = credentials.strip().encode("latin-1", "replace")  # the bytes that were sent
+        results.append(scheme.lower() == "bearer" and hmac.compare_digest(wanted, given_bytes))
     if not results or not all(results):
         raise Unauthorized("invalid bearer token")
 

@@ -40,7 +40,6 @@ log = structlog.get_logger(__name__)
 
 BODY_S: Final = 30.0  # seconds for a whole body; at most a megabyte
 DISCARD_S: Final = 2.0  # seconds to read what a refused client still sends, so that it can read the answer
-IDLE_S: Final = 60  # seconds that a kept connection may say nothing, whole or half a head
 _TRUSTED: Final = "peen.trusted"  # our entry in the connection's ASGI state
 
 _ALWAYS: Final = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
@@ -49,13 +48,14 @@ _ALWAYS: Final = {"x-content-type-options": "nosniff", "cache-control": "no-stor
 class HttpServer:
     """Serves the HTTP connections of one hub."""
 
-    def __init__(self, router: Router, api: Any, rules: Rules, entropy: Entropy) -> None:
+    def __init__(self, router: Router, api: Any, rules: Rules, entropy: Entropy, *, idle_s: float) -> None:
+        """`idle_s`: seconds that a kept connection may take to send its next head."""
         self._app = ASGIWrapper(HubApp(router, api, rules, entropy))
         self._config = Config()
         self._config.include_server_header = False
         self._config.accesslog = None  # its lines would hold query strings
         self._config.errorlog = logging.getLogger("hypercorn.error")
-        self._config.keep_alive_timeout = IDLE_S
+        self._config.keep_alive_timeout = idle_s
         self._context = WorkerContext(None)
 
     async def serve(self, stream: HubStream, *, trusted: bool) -> None:

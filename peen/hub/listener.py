@@ -70,7 +70,7 @@ class Hub:
         self._importing = trio.Lock()
         self._live: set[trio.SocketStream] = set()
         self._empty = trio.Event()
-        self._stopping = False
+        self.stopping = False
         self._connections: trio.Nursery | None = None
         self._accepting: trio.Nursery | None = None
 
@@ -100,7 +100,7 @@ class Hub:
                 connections.cancel_scope.cancel()
 
     async def _close_all(self) -> None:
-        self._stopping = True
+        self.stopping = True
         for scope in self.reading:
             scope.cancel()
         for socket in self.sockets:
@@ -123,7 +123,7 @@ class Hub:
 
     def connect(self, stream: trio.SocketStream, *, trusted: bool) -> None:
         """Serve a connection that was made in another way than by a listener."""
-        if self._connections is None or self._stopping:
+        if self._connections is None or self.stopping:
             raise RuntimeError("the hub does not run")
         self._connections.start_soon(partial(self._serve, stream, trusted=trusted))
 
@@ -137,7 +137,7 @@ class Hub:
     def _build_http(self) -> HttpServer:
         from peen.hub.app import HttpServer
 
-        return HttpServer(self._router, self._api, self.rules, self.entropy)
+        return HttpServer(self._router, self._api, self.rules, self.entropy, idle_s=self.limits.idle_s)
 
     async def _accept_trusted(self, stream: trio.SocketStream) -> None:
         uid = peer_uid(stream)
@@ -154,7 +154,7 @@ class Hub:
         finally:
             await linger(stream, self.limits.linger_s)
             self._live.discard(stream)
-            if self._stopping and not self._live:
+            if self.stopping and not self._live:
                 self._empty.set()
 
 
@@ -168,6 +168,8 @@ async def serve_connection(stream: trio.SocketStream, hub: Hub, *, trusted: bool
                 opening = await read_opening(stream, max_bytes=hub.limits.head_bytes)
             finally:
                 hub.reading.discard(waiting)
+        if waiting.cancelled_caught and hub.stopping:
+            return
         if waiting.cancelled_caught:
             raise BodyTooSlow(f"no request head arrived within {hub.limits.head_s:g} s")
         if opening is None:
@@ -210,6 +212,8 @@ async def _serve_socket(stream: HubStream, hub: Hub, opening: Opening, admitted:
             limits=hub.limits,
         )
         hub.sockets.add(socket)
+        if hub.stopping:
+            socket.close()
         try:
             await socket.run()
         finally:
@@ -272,11 +276,14 @@ def listen_unix(path: Path, mode: int = 0o600) -> trio.SocketListener:
 
 def open_memory(hub: Hub, *, trusted: bool = True) -> trio.SocketStream:
     """A connection to `hub` inside this process; the end returned is the client's."""
-    ours, theirs = stdlib_socket.socketpair()
-    for sock in (ours, theirs):
-        sock.setblocking(False)
-    hub.connect(trio.SocketStream(trio.socket.from_stdlib_socket(ours)), trusted=trusted)
-    return trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+    ours, theirs = trio.socket.socketpair()
+    try:
+        hub.connect(trio.SocketStream(ours), trusted=trusted)
+    except RuntimeError:
+        ours.close()
+        theirs.close()
+        raise
+    return trio.SocketStream(theirs)
 
 
 def peer_uid(stream: trio.SocketStream) -> int:

@@ -30,7 +30,8 @@ class HubLimits:
     """Bounds of one connection; times in seconds.
 
     A socket that lets more than `held_bytes` or `held_frames` wait (what is being sent counts) is dropped: it comes
-    back and reads the feed from its last sequence. Nothing is left out in silence.
+    back and reads the feed from its last sequence. Nothing is left out in silence. `idle_s` is how long a kept HTTP
+    connection may take to send its next head.
     """
 
     head_bytes: int = 16_384
@@ -43,6 +44,7 @@ class HubLimits:
     silent_s: float = 60.0
     close_s: float = 2.0
     linger_s: float = 1.0
+    idle_s: float = 60.0
 
 
 class Replier(Protocol):

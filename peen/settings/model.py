@@ -150,6 +150,8 @@ class Settings:
             max_edits=self.tool_max_edits,
             max_diff_bytes=self.tool_max_diff_bytes,
             max_command_output_bytes=self.tool_max_command_output_bytes,
+            provider_idle_timeout_ms=self.provider_idle_timeout_ms,
+            provider_retry_max_delay_ms=self.provider_retry_max_delay_ms,
         )
 
     def child_environment(self, environ: Mapping[str, str]) -> dict[str, str]:

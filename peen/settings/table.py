@@ -107,7 +107,7 @@ def _places() -> list[Variable]:
                  meaning="Enables the deployment's one system session."),
         Variable(name="PEEN_AGENT", kind=Kind.NAME, section=section, default="default", example="reviewer",
                  meaning="Agent definition of the root conversation."),
-        Variable(name="PEEN_SHUTDOWN_TIMEOUT", kind=Kind.DURATION, section=section, default="20s", example="30s",
+        Variable(name="PEEN_SHUTDOWN_TIMEOUT", kind=Kind.DURATION, section=section, default="30s", example="1m",
                  meaning="Limit on the whole orderly stop; what still runs then is killed."),
         Variable(name="PEEN_WORKER_IDLE_TIMEOUT", kind=Kind.DURATION, section=section, default="10m", example="1h",
                  meaning="A worker with no turn, child or job is stopped after this; the next message starts another."),

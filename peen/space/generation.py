@@ -279,8 +279,8 @@ class GenerationActor:
     async def _record(self) -> None:
         assert self.ending is not None
         ending = self.ending
-        self._log.info("worker ended", state=ending.state, detail=ending.detail, exit_code=ending.exit_code)
         await self._world.store.ended(self.generation_id, ending.state, ending.detail, ending.exit_code)
+        self._log.info("worker ended", state=ending.state, detail=ending.detail, exit_code=ending.exit_code)
 
     def _door(self, digest: bytes) -> Door:
         place = self.place

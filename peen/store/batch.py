@@ -171,9 +171,7 @@ class BatchRunner:
         _merge(touched, tx.touched)
         return result
 
-    def _settle_failure(
-        self, request: Request, failed: outcome.Error, touched: Touched
-    ) -> outcome.Outcome[Any] | None:
+    def _settle_failure(self, request: Request, failed: outcome.Error, touched: Touched) -> outcome.Outcome[Any] | None:
         """The failure as its caller gets it; a terminal request on a full disk is first run again with the reserve."""
         error = translated(failed.error, self._path)
         if not (request.terminal and isinstance(error, StorageFull)):

@@ -38,9 +38,7 @@ def connect_writer(path: str, *, synchronous: Synchronous, vfs: str | None) -> a
 
 def connect_reader(path: Path, *, vfs: str | None) -> apsw.Connection:
     """A connection for queries alone, beside a writer."""
-    connection = apsw.Connection(
-        str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs, statementcachesize=_STATEMENTS
-    )
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs, statementcachesize=_STATEMENTS)
     try:
         _common(connection)
         connection.execute("PRAGMA query_only = ON")

@@ -8,7 +8,8 @@ from typing import Final
 SEQUENCE_BITS: Final = 32
 MAX_SEQUENCE: Final = (1 << SEQUENCE_BITS) - 1
 
-_STEP = re.compile(r"(?:open|r(?P<round>\d+))(?:\.t(?P<tool>\d+))?\.(?P<phase>[A-Za-z]+)")
+_NUMBER: Final = "0|[1-9][0-9]*"  # one spelling a number: an id and its position name each other
+_STEP = re.compile(rf"(?:open|r(?P<round>{_NUMBER}))(?:\.t(?P<tool>{_NUMBER}))?\.(?P<phase>[A-Za-z]+)")
 _ROUND_PHASES: Final = ("prepare", "preCompact", "compact", "postCompact", "model", "turnStop", "final")
 _TOOL_PHASES: Final = ("pre", "gate", "deliver", "handler", "outcome", "post", "projection")
 _OPEN_PHASES: Final = ("preUserMessage", "sessionStart", "postUserMessage", "turnStart")

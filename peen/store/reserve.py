@@ -18,7 +18,8 @@ class Reserve:
     """A file of `size` bytes of real blocks beside the database. Used by the writer alone.
 
     It is *spent* from the moment when a terminal commit needed its space until the file could be made again. In
-    that time the space belongs to terminal commits: new work would only eat what the next one needs.
+    that time the space belongs to terminal commits: new work would only eat what the next one needs. Nothing here
+    raises: a reserve that cannot be had is one that is not there.
     """
 
     def __init__(self, database: Path, *, size: int) -> None:
@@ -29,7 +30,7 @@ class Reserve:
 
     def spend(self) -> None:
         """Give the space back to the disk. Does nothing if there is no reserve."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             self.path.unlink()
             self.spent = True
             self._next_try_s = 0.0
@@ -39,18 +40,26 @@ class Reserve:
         if self.size == 0 or now_s < self._next_try_s:
             return
         self._next_try_s = now_s + (_EVERY_SPENT_S if self.spent else _EVERY_S)
-        if self._is_whole() or self._make():
+        if self._is_whole() or (self._has_room() and self._make()):
             self.spent = False
 
     def _is_whole(self) -> bool:
         try:
             found = self.path.lstat()
-        except FileNotFoundError:
+        except OSError:
             return False
         return found.st_size == self.size and found.st_blocks * 512 >= self.size
 
+    def _has_room(self) -> bool:
+        # Asked first: an attempt that must fail would take what is left away from others for a moment.
+        try:
+            space = os.statvfs(self.path.parent)
+        except OSError:
+            return False
+        return space.f_bavail * space.f_frsize >= self.size
+
     def _make(self) -> bool:
-        """Never an error: without room (or on a file system that cannot promise it) there is no reserve."""
+        """Whether the file could be made. Some file systems cannot promise blocks."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE)
         except OSError:
@@ -58,7 +67,8 @@ class Reserve:
         try:
             os.posix_fallocate(descriptor, 0, self.size)
         except OSError:
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.unlink()
             return False
         finally:
             os.close(descriptor)

@@ -25,15 +25,20 @@ from peen.tool.tree import ProcessRow
 DRAIN_S: Final = 0.1  # how long to wait for the end of output that a descendant still holds open
 _NAMED_PROCESSES: Final = 10
 # No pager, editor or prompt may wait for somebody who is not there.
-_UNATTENDED: Final = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "EDITOR": "false"}
+_UNATTENDED: Final = {
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "EDITOR": "false",
+    "VISUAL": "false",
+    "GIT_EDITOR": "false",  # git asks its own configuration before the two above
+}
 
 
 class RunCommandArguments(ToolArguments, frozen=True, kw_only=True):
     command: Annotated[str, Meta(min_length=1, description="Command line for /bin/sh.")]
     purpose: Annotated[str, Meta(description="In a few words, what it is for; shown to people.")]
-    directory: Annotated[
-        str | None, Meta(description="Directory to run it in. Default: the current directory.")
-    ] = None
+    directory: Annotated[str | None, Meta(description="Directory to run it in. Default: the current directory.")] = None
     timeout: Annotated[
         str | None, Meta(description='Time limit, such as "90s", "5m" or "1h30m". Default 2m unless configured.')
     ] = None
@@ -150,7 +155,7 @@ def _start(command: str, directory: Path, context: ToolContext) -> Process:
             mark=mark,
         )
     except OSError as exc:
-        reason = exc.strerror or str(exc)
+        reason = f"{exc.strerror or exc} ({path_text(str(exc.filename or '/bin/sh'))})"
         if exc.errno == errno.E2BIG:
             reason = "the command is too long (128 KiB at most); write a script with writeFile and run that"
         raise ToolError("command start failed", reason) from exc

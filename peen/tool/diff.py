@@ -48,14 +48,14 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _changes(data: bytes, lines: list[bytes], splices: Sequence[Splice]) -> Iterator[_Change]:
-    """Splices widened to whole lines, those that share lines put together, and what stayed equal taken off."""
+    """Splices widened to whole lines, those that share or touch lines put together, and what stayed equal taken off."""
     offsets = [0, *accumulate(map(len, lines))]
     group: list[Splice] = []
     first = last = 0
     for splice in splices:
         begins = min(bisect_right(offsets, splice.start), len(lines)) - 1
         ends = min(bisect_right(offsets, splice.end), len(lines))
-        if group and begins >= last:
+        if group and begins > last:
             yield from _trimmed(data, lines, offsets, first, last, group)
             group = []
         if not group:

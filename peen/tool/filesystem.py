@@ -105,6 +105,8 @@ def _told_to_the_model(path: Path) -> Iterator[None]:
 
 
 def _replace(real: Path, data: bytes, before: os.stat_result, temporary_name: str) -> None:
+    if not os.access(real, os.W_OK):  # a rename would not ask, but whoever protected the file meant it
+        raise ToolError("permission denied", f"{path_text(str(real))} is write-protected for this account")
     if before.st_nlink > 1:
         _write_in_place(real, data)
         return

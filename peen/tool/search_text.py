@@ -31,9 +31,7 @@ class SearchTextArguments(ToolArguments, frozen=True, kw_only=True):
     pattern: Annotated[
         str, Meta(min_length=1, description="Text to find within one line, or with regex a regular expression.")
     ]
-    path: Annotated[
-        str | None, Meta(description="File or directory to search. Default: the current directory.")
-    ] = None
+    path: Annotated[str | None, Meta(description="File or directory to search. Default: the current directory.")] = None
     regex: Annotated[
         bool | None, Meta(description="Take pattern as a regular expression, without look-around. Default false.")
     ] = None
@@ -71,7 +69,7 @@ class SearchText(Tool[SearchTextArguments]):
         while globs is None or globs:
             collector = MatchCollector(most, context.max_result_bytes - 100)
             complaint = await _run_ripgrep(_options(arguments, globs, most, context), path, collector, context)
-            bad = _BAD_GLOB.match(complaint.removeprefix("rg: "))
+            bad = _BAD_GLOB.match(complaint)
             if bad is not None and globs is not None:
                 # A malformed glob matches nothing; the others still count.
                 globs = [glob for glob in globs if glob != bad[1]] if bad[1] in globs else []
@@ -112,9 +110,7 @@ def _usable_globs(include: Sequence[str]) -> list[str]:
     return ["\\" + glob if glob.startswith(("!", "#")) else glob for glob in include if glob and "\0" not in glob]
 
 
-def _options(
-    arguments: SearchTextArguments, globs: Sequence[str] | None, most: int, context: ToolContext
-) -> list[str]:
+def _options(arguments: SearchTextArguments, globs: Sequence[str] | None, most: int, context: ToolContext) -> list[str]:
     options = ["--json", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--sort=path"]
     options += [f"--max-filesize={context.settings.max_search_file_bytes}", f"--max-count={most + 1}"]
     options += ["--crlf"] if arguments.regex else ["--fixed-strings"]
@@ -122,9 +118,7 @@ def _options(
     return [*options, "--glob=!.git", f"--regexp={arguments.pattern}"]
 
 
-async def _run_ripgrep(
-    options: Sequence[str], path: Path, collector: MatchCollector, context: ToolContext
-) -> str:
+async def _run_ripgrep(options: Sequence[str], path: Path, collector: MatchCollector, context: ToolContext) -> str:
     """Feed the collector until it has enough or all was searched. Returns what ripgrep complains of, mostly nothing."""
     try:
         process = spawn(
@@ -149,7 +143,9 @@ async def _run_ripgrep(
     finally:
         await _reap(process)
     # Status 2 without a message is a file that could not be read: skipped, as promised.
-    return readable(b"".join(complaints.capture.parts())).strip() if status == 2 and not collector.began else ""
+    if status != 2 or collector.began:
+        return ""
+    return readable(b"".join(complaints.capture.parts())).strip().removeprefix("rg: ")
 
 
 async def _reap(process: Process) -> None:

@@ -48,6 +48,27 @@ def content_digest(message: MessageSend) -> bytes:
     return hashlib.sha256(msgspec.json.encode(content)).digest()
 
 
+def encode_client_frame(message: MessageSend, timestamp_ms: int) -> bytes:
+    """The frame `message.send` as a client sends it; `decode_client_frame` gives `message` back."""
+    data: dict[str, object] = {"message": message.message}
+    if message.model is not None:
+        data["model"] = message.model
+    if message.reasoning_effort is not None:
+        data["reasoningEffort"] = message.reasoning_effort
+    if message.system_prompt is not None:
+        data["systemPrompt"] = message.system_prompt
+    return msgspec.json.encode(
+        {
+            "id": message.id,
+            "type": "message.send",
+            "data": data,
+            "metadata": {"sessionId": message.session_id},
+            "timestamp": timestamp_ms,
+            "triggeredBy": None,
+        }
+    )
+
+
 class FrameRefused(ValidationFailed):
     """A frame that breaks the contract. `frame_id` and `session_id` are there when the frame named them properly."""
 

@@ -77,6 +77,12 @@ class World:
     backend: NotingBackend
     fanout: Fanout
     port: int
+    ended: trio.Event
+    _running: trio.CancelScope
+
+    def stop(self) -> None:
+        """Tell the hub to stop; `ended` is set when it has."""
+        self._running.cancel()
 
     async def connect(self) -> trio.SocketStream:
         return await trio.open_tcp_stream("127.0.0.1", self.port)
@@ -111,10 +117,17 @@ async def open_world(
     listeners = await listen_tcp("127.0.0.1", 0)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            await nursery.start(hub.run)
+            running, ended = trio.CancelScope(), trio.Event()
+            await nursery.start(_run, hub, running, ended)
             hub.listen(listeners, trusted=False)
-            yield World(hub, backend, fanout, listeners[0].socket.getsockname()[1])
-            nursery.cancel_scope.cancel()
+            yield World(hub, backend, fanout, listeners[0].socket.getsockname()[1], ended, running)
+            running.cancel()
+
+
+async def _run(hub: Hub, running: trio.CancelScope, ended: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    with running:
+        await hub.run(task_status=task_status)
+    ended.set()
 
 
 async def read_to_end(stream: trio.abc.ReceiveStream) -> bytes:

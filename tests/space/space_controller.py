@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import structlog
 import trio
 from space_kit import ask, running
 
@@ -33,4 +34,5 @@ async def all_five() -> list[int]:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for the pids
     trio.run(main, Path(sys.argv[1]))

@@ -48,6 +48,8 @@ async def _run(document: LaunchDocument) -> int:
             print(refused)
             return 2
         await worker.link.run(nursery)
+        if document.settings.default_model == "stubborn":
+            await trio.sleep_forever()
         nursery.cancel_scope.cancel()
     return 0
 

@@ -121,9 +121,7 @@ def size_of(path: Path) -> int | None:
 
 
 @needs_root
-async def test_the_end_of_a_turn_is_tried_until_space_returns_and_holds_nobody_up(
-    disk: Path, migrations: Path
-) -> None:
+async def test_the_end_of_a_turn_is_tried_until_space_returns_and_holds_nobody_up(disk: Path, migrations: Path) -> None:
     path = disk / "small.db"
     clock = SeededEntropy(1)
     ended = trio.Event()
@@ -164,7 +162,7 @@ async def test_without_room_for_a_reserve_the_store_works_all_the_same(disk: Pat
 def test_an_end_is_tried_again_at_once(migrations: Path) -> None:
     faults = Faults.full_at(1)
 
-    async def main() -> tuple[float, int]:
+    async def main() -> tuple[int, float]:
         async with open_direct(MemoryFile(), migrations=migrations, name=NAME, seed=1, faults=faults) as db:
             return await db.write(add("end"), terminal=True), trio.current_time()
 

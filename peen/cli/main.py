@@ -1,0 +1,89 @@
+"""`peen` itself: finds the command, runs it, and turns what it raises into words and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from peen import __version__
+from peen.cli.ends import INTERRUPTED, CommandEnds, code_of, say
+from peen.errors import PeenError
+
+_COMMANDS: Final = {
+    "run": "peen.cli.run:run",
+    "exec": "peen.cli.exec:exec_",
+    "session": "peen.cli.session:session",
+    "stop": "peen.cli.stop:stop",
+    "control": "peen.cli.control:control",
+    "worker": "peen.cli.worker:worker",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are run, or when help needs their text."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
+        """`lazy` maps the name of a command to `module:attribute`."""
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = self._lazy.get(cmd_name)
+        if place is None:
+            return None
+        module, _, attribute = place.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="peen", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A durable coding-agent service: everything is stored before it is shown.
+
+    Settings come from the environment and from peen.yaml in the configuration directory. Nothing needs to be set to
+    try it out: `peen exec "list"`.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (the process' own unless given); its exit code."""
+    try:
+        code = cli.main(arguments, prog_name="peen", standalone_mode=False)
+    except click.ClickException as refused:
+        refused.show()
+        return refused.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except CommandEnds as end:
+        say(str(end))
+        return end.code
+    except PeenError as error:
+        say(str(error))
+        return code_of(error)
+    except BrokenPipeError:
+        return 0 if _silence_stdout() else 1
+    return code if isinstance(code, int) else 0
+
+
+def _silence_stdout() -> bool:
+    """Whoever read our output has gone, which is no error; but the flush at exit must not complain either."""
+    import os
+    import sys
+
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True

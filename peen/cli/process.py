@@ -1,0 +1,78 @@
+"""Making a process ready to be a controller, before there is an event loop.
+
+This module imports little: the fork server that it starts needs its time, in which the caller imports the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from peen.control.identity import state_id
+from peen.control.lock import LOCK_NAME, ControllerLock, LockInfo, read_lock
+from peen.entropy import Entropy
+from peen.errors import ControllerRunning
+from peen.settings import Settings, check_open_files, prepare_directories
+from peen.space.nannylink import NannyProcess, start_nanny
+
+SWITCH_INTERVAL_S: Final = 0.0002  # the writer threads hand over at once instead of after 5 ms
+NANNY_END_S: Final = 12.0  # it gives its descendants 10 s
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a controller is given by its process."""
+
+    nanny: NannyProcess
+    lock: ControllerLock
+
+
+@contextmanager
+def prepared_process(
+    settings: Settings, entropy: Entropy, *, stream: TextIO | None, level: str
+) -> Iterator[Prepared]:
+    """Make this process ready to be the controller of its state directory, in the only order that works.
+
+    The fork server comes before the lock, threads and databases, so that no worker inherits any of them; it ends
+    before the lock is free. Log lines of `level` and above go to `stream` (standard output if None).
+    Raises: ControllerRunning, ConfigurationInvalid.
+    """
+    prepare_directories(settings)
+    holder = read_lock(settings.state_dir)
+    if holder is not None:  # the usual case of a second controller, noticed before anything is started
+        raise ControllerRunning(settings.state_dir / LOCK_NAME, pid=holder.pid)
+    few_files = check_open_files()
+    with ExitStack() as stack:
+        nanny = start_nanny(settings.child_environment(os.environ), state_id=state_id(settings))
+        stack.callback(end_nanny, nanny)
+        info = LockInfo.of_this_process(control_socket=settings.control_socket)
+        lock = stack.enter_context(ControllerLock.acquire(settings.state_dir, info))
+        stack.callback(end_nanny, nanny)  # once more: this one runs before the lock is released
+        # Imported here, as everything that follows: meanwhile the fork server imports its own.
+        from peen.log import configure_logging, get_logger
+
+        stack.enter_context(
+            configure_logging(
+                level, settings.log_format, settings.log_add_source, settings.log_directory,
+                settings.log_retention_days, entropy, stream=stream,
+            )
+        )  # fmt: skip
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        for warning in (*settings.warnings, *([few_files] if few_files is not None else [])):
+            get_logger(__name__).warning(warning)
+        yield Prepared(nanny, lock)
+
+
+def end_nanny(nanny: NannyProcess) -> None:
+    """Close the channel, which ends the fork server and all that it started. Nothing happens if it has ended."""
+    nanny.channel.close()
+    try:
+        nanny.popen.wait(NANNY_END_S)
+    except subprocess.TimeoutExpired:
+        nanny.popen.kill()
+        nanny.popen.wait()

@@ -1,0 +1,32 @@
+"""What to do about a session that was not opened, in the words of the one who can do it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peen.cli.client import CallRefused
+from peen.cli.ends import REFUSED, CommandEnds
+from peen.settings import Settings, contains, lexical_path
+
+NOT_ALLOWED: Final = "WORKSPACE_NOT_ALLOWED"
+
+
+def open_refused(refused: CallRefused, workspace: str, settings: Settings, *, borrowed: bool) -> CommandEnds:
+    """The end of a command whose `sessions/open` was refused (exit 2).
+
+    The server does not name its directories; here speaks the user's own program, which may.
+    """
+    if refused.error_code != NOT_ALLOWED:
+        return CommandEnds(f"{workspace}: {refused}", REFUSED)
+    root = settings.workspace_root
+    if borrowed:
+        where = "outside the PEEN_WORKSPACE_ROOT of the running controller, or touches a directory that it keeps"
+        remedy = "stop it (peen stop) and start it with a PEEN_WORKSPACE_ROOT that holds this directory"
+    elif not contains(lexical_path(root), lexical_path(workspace)):
+        where = f"outside PEEN_WORKSPACE_ROOT ({root})"
+        remedy = "set PEEN_WORKSPACE_ROOT to a directory that holds it, or work in another one (-w)"
+    else:
+        kept = f"{settings.config_dir}, {settings.state_dir}"
+        where = f"not inside PEEN_WORKSPACE_ROOT ({root}) by its real name, or touches what Peen keeps ({kept})"
+        remedy = "work in another directory (-w)"
+    return CommandEnds(f"workspace {workspace} is {where}; {remedy} (403 {NOT_ALLOWED})", REFUSED)

@@ -1,0 +1,152 @@
+"""`peen session`: look at sessions, and open one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+import msgspec
+from msgspec import Raw
+
+from peen.cli.client import CallRefused
+from peen.cli.ends import REFUSED, CommandEnds, printable
+from peen.cli.order import absolute
+from peen.cli.remedy import open_refused
+from peen.cli.startup import load, running_controller
+from peen.entropy import SystemEntropy
+from peen.ids import parse_uuid4
+from peen.wire.rest import (
+    Message,
+    MessagePage,
+    OpenedSession,
+    OpenSession,
+    Session,
+    SessionPage,
+    Turn,
+    TurnPage,
+    encode,
+)
+
+SHOWN_TURNS: Final = 10
+SHOWN_MESSAGES: Final = 20
+_SHOWN_LINES: Final = 12  # of one message
+_SHOWN_CHARACTERS: Final = 200  # of a call's arguments
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
+
+
+class _RawTurns(msgspec.Struct):
+    turns: list[Raw]
+
+
+class _RawMessages(msgspec.Struct):
+    items: list[Raw]
+
+
+@click.group()
+def session() -> None:
+    """Sessions: one for each workspace. These commands need a running controller."""
+
+
+@session.command("open")
+@click.argument("directory")
+def open_(directory: str) -> None:
+    """Open the session of DIRECTORY, made if there is none."""
+    settings = load()
+    workspace = absolute(directory)
+    client = running_controller(settings, SystemEntropy())
+    try:
+        answer = client.post("/api/v1/sessions/open", encode(OpenSession(workspace=workspace)))
+    except CallRefused as refused:
+        raise open_refused(refused, workspace, settings, borrowed=True) from refused
+    opened = msgspec.json.decode(answer, type=OpenedSession)
+    found = opened.session
+    click.echo(f"{found.id}\t{printable(found.workspace)}\tcreated={str(opened.created).lower()}")
+
+
+@session.command("list")
+@_as_json
+def list_(as_json: bool) -> None:
+    """List sessions, the last used first."""
+    answer = _get("/api/v1/sessions")
+    if as_json:
+        click.echo(answer)
+        return
+    for found in msgspec.json.decode(answer, type=SessionPage).items:
+        click.echo(f"{found.id}\t{printable(found.workspace)}\t{found.model}")
+
+
+@session.command()
+@click.argument("session_id", metavar="ID")
+@_as_json
+def show(session_id: str, as_json: bool) -> None:
+    """Show a session: what it is, its last turns, its last messages."""
+    if parse_uuid4(session_id) is None:
+        raise CommandEnds(f"{printable(session_id)!r} is no session id; peen session list shows them", REFUSED)
+    found = _get("/api/v1/session", session_id=session_id)
+    turns = _get("/api/v1/session/turns", session_id=session_id, limit=SHOWN_TURNS)
+    messages = _get("/api/v1/messages", session_id=session_id, limit=SHOWN_MESSAGES, order="desc")
+    if as_json:
+        document = {
+            "session": Raw(found),
+            "turns": msgspec.json.decode(turns, type=_RawTurns).turns[::-1],
+            "messages": msgspec.json.decode(messages, type=_RawMessages).items[::-1],
+        }
+        click.echo(msgspec.json.encode(document))
+        return
+    click.echo(
+        readable(
+            msgspec.json.decode(found, type=Session),
+            msgspec.json.decode(turns, type=TurnPage).turns,
+            msgspec.json.decode(messages, type=MessagePage).items,
+        )
+    )
+
+
+def readable(found: Session, turns: Sequence[Turn], messages: Sequence[Message]) -> str:
+    """The text of `show`. `turns` and `messages` are newest first, as the API gives them; here the newest is last."""
+    status = found.status + (f" ({found.pause_reason})" if found.pause_reason is not None else "")
+    lines = [
+        f"session    {found.id}",
+        f"workspace  {printable(found.workspace)}",
+        f"model      {found.model}",
+        f"space      {found.agent_space}",
+        f"status     {status}",
+        f"created    {found.created_at}",
+        f"last used  {found.last_message_at or 'never'}",
+        f"messages   {found.message_count} in {found.completed_turn_count} completed turns",
+    ]
+    if turns:
+        lines += ["", f"last turns ({len(turns)})"]
+        lines += [f"  {turn.started_at}  {turn.state:<11}  {turn.id}{_failure(turn)}" for turn in reversed(turns)]
+    if messages:
+        lines += ["", f"last messages ({len(messages)})"]
+        for message in reversed(messages):
+            lines += _message_lines(message)
+    return "\n".join(lines)
+
+
+def _failure(turn: Turn) -> str:
+    return f"  {turn.failure_classification}" if turn.failure_classification else ""
+
+
+def _message_lines(message: Message) -> list[str]:
+    marks = (", error" if message.is_error else "") + (", incomplete" if message.incomplete else "")
+    lines = [f"  {message.created_at}  {message.role}{marks}"]
+    text = message.content.splitlines()
+    lines += [f"    {printable(line)}" for line in text[:_SHOWN_LINES]]
+    if len(text) > _SHOWN_LINES:
+        lines.append(f"    … {len(text) - _SHOWN_LINES} more lines")
+    for call in message.tool_calls or ():
+        arguments = bytes(call.arguments).decode("utf-8", "replace")
+        lines.append(f"    > {printable(call.name)} {printable(arguments)[:_SHOWN_CHARACTERS]}")
+    return lines
+
+
+def _get(path: str, *, session_id: str | None = None, limit: int | None = None, order: str | None = None) -> bytes:
+    query = {name: value for name, value in (("limit", limit), ("order", order)) if value is not None}
+    client = running_controller(load(), SystemEntropy())
+    try:
+        return client.get(path, session_id=session_id, query=query)
+    except CallRefused as refused:
+        raise CommandEnds(str(refused), REFUSED) from refused

@@ -1,0 +1,39 @@
+"""What every command begins with: its settings, and whether a controller is running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from peen.cli.client import Client, Endpoint
+from peen.cli.ends import NO_CONTROLLER, REFUSED, CommandEnds
+from peen.control.lock import LockInfo, read_lock
+from peen.entropy import Entropy
+from peen.settings import Settings, load_settings
+
+
+def load() -> Settings:
+    """The settings of this process. Raises: ConfigurationInvalid; CommandEnds without a directory to start from."""
+    try:
+        cwd = Path.cwd()
+    except FileNotFoundError:
+        raise CommandEnds("the current directory does not exist any more; change to another one", REFUSED) from None
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise CommandEnds("this user has no home directory; set HOME", REFUSED) from None
+    return load_settings(os.environ, cwd=cwd, home=home)
+
+
+def endpoint(settings: Settings, holder: LockInfo) -> Endpoint:
+    """Where the controller that holds the lock is reached: its socket, else its address."""
+    socket = Path(holder.control_socket) if holder.control_socket else settings.control_socket
+    return Endpoint(socket, holder.address, settings.api_token)
+
+
+def running_controller(settings: Settings, entropy: Entropy) -> Client:
+    """A client of the running controller. Raises: CommandEnds (exit 5) if there is none."""
+    holder = read_lock(settings.state_dir)
+    if holder is None:
+        raise CommandEnds(f"no controller uses {settings.state_dir}; start one with: peen run", NO_CONTROLLER)
+    return Client(endpoint(settings, holder), entropy)

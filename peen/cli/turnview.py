@@ -1,0 +1,295 @@
+"""Frames of one session folded into what a person or a script wants to know about one message. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from peen.cli.ends import CANCELLED, COMPLETED, FAILED, REFUSED, UNFINISHED, printable
+
+State = Literal["completed", "failed", "cancelled", "interrupted", "refused", "unfinished"]
+"""`refused`: nothing was stored. `unfinished`: the turn had not ended when we stopped looking."""
+
+EXIT_CODES: Final[dict[State, int]] = {
+    "completed": COMPLETED,
+    "failed": FAILED,
+    "cancelled": CANCELLED,
+    "interrupted": UNFINISHED,
+    "refused": REFUSED,
+    "unfinished": UNFINISHED,
+}
+_INTERRUPTIONS: Final = frozenset({"interrupted", "shutdown"})
+_TELLING: Final = ("command", "path", "pattern", "query", "directory", "source")  # arguments that say most
+_SHOWN_CHARACTERS: Final = 60
+
+
+class _Metadata(Struct, frozen=True, rename="camel"):
+    request_id: str | None = None
+    sequence: int | None = None
+
+
+class _Block(Struct, frozen=True):
+    type: str = ""
+
+
+class _Data(Struct, frozen=True, rename="camel"):
+    """Members of all the payloads that are looked at; each frame type has some of them."""
+
+    message: str = ""
+    model: str | None = None
+    text: str = ""
+    finish_reason: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    code: str = ""
+    queued: bool = False
+    attempt: int = 0
+    call_id: str = ""
+    name: str = ""
+    arguments: Raw = Raw(b"null")
+    content_block: _Block = _Block()
+
+
+class _Frame(Struct, frozen=True, rename="camel"):
+    type: str
+    data: Raw = Raw(b"{}")
+    metadata: _Metadata = _Metadata()
+    triggered_by: str | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Frame).decode
+_decode_data: Final = msgspec.json.Decoder(_Data).decode
+_FOLDED: Final = frozenset({
+    "userMessage.created", "turn.started", "content_block_start", "tool.use", "tool.result", "provider.retry",
+    "turn.completed", "turn.failed", "turn.cancelled", "message.completed", "message.failed",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """The answer to our own frame. Without a request id the message was refused and nothing stored."""
+
+    accepted: bool
+    request_id: str | None
+    queued: bool
+    code: str
+    message: str
+    reason: str | None
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One request as the frames told it so far."""
+
+    request_id: str
+    model: str | None = None
+    state: State | None = None
+    text: str = ""
+    finish_reason: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    tool_calls: int = 0
+    sequence: int | None = None
+    doing: str = "starting"
+    running: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of the message. `error` is for people; `sequence` is the last frame of the turn in the feed."""
+
+    state: State
+    request_id: str | None = None
+    text: str = ""
+    model: str | None = None
+    finish_reason: str | None = None
+    code: str | None = None
+    error: str | None = None
+    reason: str | None = None
+    tool_calls: int = 0
+    sequence: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.state]
+
+
+class TurnView:
+    """Follows one message, among whatever else happens in its session.
+
+    `after` is the sequence of the last frame that is not of interest.
+    """
+
+    def __init__(self, frame_id: str, message: str, *, after: int) -> None:
+        self.last_sequence = after
+        self.acknowledged: Acknowledgement | None = None
+        self._frame_id, self._message = frame_id, message
+        self._turns: dict[str, _Turn] = {}
+        self._ours: _Turn | None = None  # a guess by the text, until the acknowledgement names the request
+
+    def fold(self, payload: bytes) -> bool:
+        """Take one frame. False if it was taken before: the feed repeats what came live."""
+        try:
+            frame = _decode(payload)
+        except (msgspec.MsgspecError, UnicodeError):
+            return True  # unknown to this version; it is passed on all the same
+        sequence = frame.metadata.sequence
+        if sequence is not None:
+            if sequence <= self.last_sequence:
+                return False
+            self.last_sequence = sequence
+        if frame.type in _FOLDED:
+            try:
+                self._take(frame, _decode_data(frame.data))
+            except (msgspec.MsgspecError, UnicodeError):
+                return True
+        return True
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the message is known to have been accepted."""
+        return self._ours is not None
+
+    @property
+    def model(self) -> str | None:
+        """The model that works on the message, once that is known."""
+        return None if self._ours is None else self._ours.model
+
+    @property
+    def needs_feed(self) -> bool:
+        """The message is answered, but the end of its turn went by before we looked: it stands in the feed."""
+        ack = self.acknowledged
+        if ack is None or ack.request_id is None or ack.queued:
+            return False
+        turn = self._turns.get(ack.request_id)
+        return turn is None or turn.state is None
+
+    def activity(self) -> str:
+        """What happens now, in a few words."""
+        turn = self._ours
+        if turn is None:
+            return "waiting for the session"
+        if not turn.running:
+            return turn.doing
+        *others, latest = turn.running.values()
+        return f"{latest} (+{len(others)})" if others else latest
+
+    def outcome(self) -> Outcome:
+        """What is known by now."""
+        ack = self.acknowledged
+        if ack is not None and ack.request_id is None and not ack.accepted:
+            return Outcome(state="refused", code=ack.code, error=ack.message, reason=ack.reason)
+        turn = self._ours if ack is None or ack.request_id is None else self._turns.get(ack.request_id)
+        if turn is None or turn.state is None:
+            return _by_acknowledgement(ack, turn)
+        return Outcome(
+            state=turn.state,
+            request_id=turn.request_id,
+            text=turn.text,
+            model=turn.model,
+            finish_reason=turn.finish_reason,
+            error=turn.error,
+            reason=turn.reason,
+            tool_calls=turn.tool_calls,
+            sequence=turn.sequence,
+        )
+
+    # --- folding
+
+    def _take(self, frame: _Frame, data: _Data) -> None:
+        if frame.type in ("message.completed", "message.failed"):
+            if frame.triggered_by == self._frame_id:
+                self._acknowledge(frame, data)
+            return
+        request_id = frame.metadata.request_id
+        if request_id is None:
+            return
+        turn = self._turns.get(request_id)
+        if turn is None:
+            turn = self._turns[request_id] = _Turn(request_id)
+        if frame.type == "userMessage.created":
+            if data.message == self._message and self.acknowledged is None:
+                self._ours = turn
+        elif frame.type in ("turn.completed", "turn.failed", "turn.cancelled"):
+            _end(turn, frame, data)
+        else:
+            _go_on(turn, frame.type, data)
+
+    def _acknowledge(self, frame: _Frame, data: _Data) -> None:
+        request_id = frame.metadata.request_id
+        self.acknowledged = Acknowledgement(
+            accepted=frame.type == "message.completed",
+            request_id=request_id,
+            queued=data.queued,
+            code=data.code,
+            message=data.message,
+            reason=data.reason,
+        )
+        self._ours = None if request_id is None else self._turns.setdefault(request_id, _Turn(request_id))
+
+
+def _end(turn: _Turn, frame: _Frame, data: _Data) -> None:
+    if frame.type == "turn.completed":
+        turn.state, turn.text, turn.finish_reason = "completed", data.text, data.finish_reason
+        turn.model = data.model or turn.model
+    elif frame.type == "turn.cancelled":
+        turn.state = "cancelled"
+    else:
+        turn.state = "interrupted" if data.reason in _INTERRUPTIONS else "failed"
+    turn.reason, turn.error, turn.sequence = data.reason, data.error, frame.metadata.sequence
+    turn.running.clear()
+
+
+def _go_on(turn: _Turn, frame_type: str, data: _Data) -> None:
+    match frame_type:
+        case "turn.started":
+            turn.model, turn.doing = data.model, "waiting for the model"
+        case "tool.use":
+            turn.tool_calls += 1
+            turn.running[data.call_id] = _call_text(data.name, data.arguments)
+        case "tool.result":
+            turn.running.pop(data.call_id, None)
+            turn.doing = "waiting for the model"
+        case "provider.retry":
+            turn.doing = f"waiting for the provider (attempt {data.attempt} failed)"
+        case "content_block_start":
+            kinds = {"text": "answering", "thinking": "thinking", "tool_use": "preparing a call"}
+            turn.doing = kinds.get(data.content_block.type, turn.doing)
+
+
+def _call_text(name: str, arguments: Raw) -> str:
+    """The tool and the argument that says most, on one short line."""
+    try:
+        members = msgspec.json.decode(arguments)
+    except (msgspec.MsgspecError, UnicodeError):
+        members = None
+    shown = ""
+    if isinstance(members, dict):
+        told = [members[key] for key in _TELLING if isinstance(members.get(key), str)]
+        told += [value for value in members.values() if isinstance(value, str)]
+        shown = printable(told[0].strip()) if told else ""
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = shown[: _SHOWN_CHARACTERS - 1] + "…"
+    return f"{printable(name)} {shown}".rstrip()
+
+
+def _by_acknowledgement(ack: Acknowledgement | None, turn: _Turn | None) -> Outcome:
+    """For a turn whose end was not seen: as much as its acknowledgement says."""
+    state: State = "unfinished"
+    if ack is not None and not ack.accepted:
+        if ack.code == "TURN_CANCELLED":
+            state = "cancelled"
+        else:
+            state = "interrupted" if ack.reason in _INTERRUPTIONS else "failed"
+    return Outcome(
+        state=state,
+        request_id=turn.request_id if turn is not None else None if ack is None else ack.request_id,
+        model=None if turn is None else turn.model,
+        code=None if ack is None or ack.accepted else ack.code,
+        error=None if ack is None or ack.accepted else ack.message,
+        reason=None if ack is None else ack.reason,
+        tool_calls=0 if turn is None else turn.tool_calls,
+    )

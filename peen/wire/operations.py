@@ -1,0 +1,204 @@
+"""Every REST operation as a row of one table: what the published document says and what the tests hold the router to.
+
+An operation that is new gets a row in `OPERATIONS` and, if its answer has a new shape, a struct in `peen.wire.rest`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from peen import errors
+from peen.errors import PeenError
+from peen.wire import rest
+
+API: Final = "/api/v1"
+MAX_BODY_BYTES: Final = 1_048_576
+MAX_CURSOR: Final = 2**63 - 1
+
+Method = Literal["GET", "POST", "DELETE"]
+
+
+# --- the pieces of a row --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A query parameter that is a whole number, `minimum`..`maximum`."""
+
+    name: str
+    about: str
+    default: int
+    minimum: int = 0
+    maximum: int = MAX_CURSOR
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A query parameter that is one of a few words. `default` None: all of them."""
+
+    name: str
+    about: str
+    choices: tuple[str, ...]
+    default: str | None = None
+
+
+Query = Whole | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One way in which an operation is refused."""
+
+    status: int
+    code: str
+    when: str
+
+    @staticmethod
+    def of(error: type[PeenError], when: str) -> Failure:
+        return Failure(error.status, error.code, when)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method at one path; `{name}` in the path is a parameter.
+
+    `session`: needs X-Session-ID. `public`: needs no token and answers any Accept. `failures` are its own ones;
+    `failures_of` adds those that it shares with others.
+    """
+
+    method: Method
+    path: str
+    id: str
+    tag: str
+    summary: str
+    answer: type[Struct]
+    about: str = ""
+    status: int = 200
+    session: bool = False
+    public: bool = False
+    query: tuple[Query, ...] = ()
+    body: type[Struct] | None = None
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def path_parameters(self) -> list[str]:
+        return re.findall(r"\{(\w+)\}", self.path)
+
+
+def _paging(*, ordered: bool = False) -> tuple[Query, ...]:
+    limit = Whole("limit", "How many items at most. A page also ends before it passes 4 MiB.", 50, 1, 200)
+    offset = Whole("offset", "How many items to skip.", 0)
+    order = Choice("order", "Oldest or newest first.", ("asc", "desc"), "asc")
+    return (limit, offset, order) if ordered else (limit, offset)
+
+
+TAGS: Final[dict[str, str]] = {
+    "probes": "For load balancers and supervisors. They need no token.",
+    "sessions": "A session is one conversation about one directory.",
+    "transcript": "What a session said and did.",
+    "models": "What upstreams offer.",
+}
+"""What each tag gathers."""
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        "GET", "/healthz", "getHealth", "probes", "Whether the controller is up.", rest.Health,
+        about="The listener starts only when everything behind it is ready, so this and `/ready` say the same.",
+        public=True,
+    ),
+    Operation("GET", "/ready", "getReadiness", "probes", "Whether the controller takes work.", rest.Health, public=True),
+    Operation(
+        "POST", f"{API}/sessions/open", "openSession", "sessions", "Open the session of a workspace.",
+        rest.OpenedSession,
+        about=(
+            "One session belongs to one directory: every name of the same directory, links included, reaches the same "
+            "session. It is made if there is none. `agentSpace` counts only then; an existing session keeps its own. "
+            "Starts no turn."
+        ),
+        body=rest.OpenSession,
+        failures=(
+            Failure.of(errors.WorkspaceNotAllowed, "the directory lies outside what this deployment serves"),
+            Failure.of(errors.AgentSpaceNotAllowed, "`agentSpace` is not offered; nothing was created"),
+            Failure.of(errors.WorkspaceNotFound, "there is no such directory"),
+        ),
+    ),
+    Operation(
+        "GET", f"{API}/sessions", "listSessions", "sessions", "All sessions, most recently used first.",
+        rest.SessionPage, query=_paging(),
+    ),
+    Operation(
+        "GET", f"{API}/session", "getSession", "sessions", "One session.", rest.Session, session=True,
+        about=(
+            "`feedSequence` is the newest frame of its feed. While a turn runs, `activeTurnFeedSequence` is the cursor "
+            "from which the feed gives all frames of that turn."
+        ),
+    ),
+    Operation(
+        "GET", f"{API}/messages", "listMessages", "transcript", "The transcript, as the model received it.",
+        rest.MessagePage, session=True, query=_paging(ordered=True),
+    ),
+    Operation(
+        "GET", f"{API}/session/turns", "listTurns", "transcript", "The turns of a session, newest first.",
+        rest.TurnPage, session=True, query=_paging(),
+    ),
+    Operation(
+        "GET", f"{API}/session/feed", "readFeed", "transcript", "The frames after a sequence, oldest first.",
+        rest.FeedPage, session=True,
+        about=(
+            "Items are the frames of the socket, byte for byte. Go on with `nextCursor` until `hasMore` is false. "
+            "`message.completed` and `message.failed` are no part of the feed."
+        ),
+        query=(
+            Whole("cursor", "Sequence of the last frame that was applied; 0 is the beginning.", 0),
+            Whole("limit", "How many frames at most. A page also ends before it passes 4 MiB.", 100, 1, 1000),
+        ),
+    ),
+    Operation(
+        "GET", f"{API}/models", "listModels", "models", "The models that a message may name.", rest.ModelList,
+        about="As found when the controller started; no provider is asked.",
+    ),
+)  # fmt: skip
+
+
+# --- what operations share ------------------------------------------------------------------------------------------
+
+_EVERY: Final = (
+    Failure.of(errors.BadRequest, "head or query cannot be read, or a token stands in the URL"),
+    Failure.of(errors.ForbiddenHost, "`Host` is no name of this server"),
+    Failure.of(errors.ForbiddenOrigin, "`Origin` is another site"),
+    Failure(408, "BAD_REQUEST", "the body does not arrive within 30 s"),
+    Failure(413, "BAD_REQUEST", f"the body is larger than {MAX_BODY_BYTES} bytes"),
+    Failure(431, "BAD_REQUEST", "the head is larger than 16 KiB"),
+    Failure(500, PeenError.code, "something is wrong inside Peen; the log says what"),
+)
+_GUARDED: Final = (
+    Failure.of(errors.ValidationFailed, "a parameter or member breaks its rule, is unknown, or is given twice"),
+    Failure.of(errors.Unauthorized, "a token is configured and was not sent, or is wrong"),
+    Failure.of(errors.NotAcceptable, "`Accept` excludes application/json"),
+)
+_OF_SESSION: Final = (
+    Failure.of(errors.InvalidSessionId, "`X-Session-ID` is missing or no version 4 UUID"),
+    Failure.of(errors.SessionNotFound, "there is no such session"),
+)
+_CHANGING: Final = (
+    Failure(415, "BAD_REQUEST", "`Content-Type` is not application/json, which is asked for even without a body"),
+    Failure.of(errors.StorageFull, "the disk is full; nothing was stored"),
+)
+
+
+def failures_of(operation: Operation) -> list[Failure]:
+    """Everything that the operation may answer outside 2xx, by status, then code."""
+    shared = list(_EVERY)
+    if not operation.public:
+        shared += _GUARDED
+    if operation.session:
+        shared += _OF_SESSION
+    if operation.method != "GET":
+        shared += _CHANGING
+    return sorted({*shared, *operation.failures}, key=lambda failure: (failure.status, failure.code, failure.when))

@@ -1,0 +1,131 @@
+"""Golden frames of the worker socket: the launch document, and every frame with every method."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from peen.wire import worker
+from peen.wire.publish.golden import ANSWER, AT_MS, CALL, EVENTS, MODEL, QUESTION, REQUEST, RESULT, SESSION, WORKSPACE
+from peen.wire.worker import EventRecord, MessageRecord
+
+_GENERATION: Final = "6e6e6e6e-0000-4000-8000-000000000005"
+_EXECUTION: Final = "e8ec0710-0000-4000-8000-000000000006"
+_TURN: Final = "70707070-0000-4000-8000-000000000007"
+_HOLDER: Final = "0123456789abcdef0123456789abcdef"
+_CREDENTIAL: Final = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
+_ID: Final = 7
+
+
+def _event(name: str) -> EventRecord:
+    return EventRecord(type=name, data=Raw(msgspec.json.encode(EVENTS[name])))
+
+
+_HISTORY: Final = [
+    worker.HistoryMessage(sequence=1, turn=1, message=MessageRecord(role="user", content="Hello")),
+    worker.HistoryMessage(sequence=2, turn=1, message=MessageRecord(role="assistant", content="Hi!", model=MODEL)),
+]
+_CALLED: Final = worker.ToolCallRecord(id=CALL, name="readFile", arguments=Raw(b'{"path":"hello.txt"}'))
+
+CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
+    "turn.open": (
+        worker.OpenTurn(
+            turn_id=_TURN, holder=_HOLDER, model=MODEL, prompt="You are Peen.", context_manifest=Raw(b"[]"),
+            context_content="", context_hash="0" * 64, tools=Raw(b"[]"), round_limit=200, tool_parallelism=4,
+            request_settings=Raw(b'{"model":"scripted/demo"}'),
+            messages=[MessageRecord(role="user", content=QUESTION)], events=[_event("turn.started")],
+            known_sequence=0,
+        ),
+        worker.OpenedTurn(execution_id=_EXECUTION, turn=2, history_sequence=2, message_sequence=3, history=_HISTORY),
+    ),
+    "history.page": (
+        worker.HistoryPage(after_sequence=0, up_to_sequence=2),
+        worker.HistoryRows(history=_HISTORY, has_more=True),
+    ),
+    "steps.commit": (
+        worker.CommitSteps(
+            execution_id=_EXECUTION,
+            holder=_HOLDER,
+            completions=[worker.Completion(step="r0.t0.handler", output=Raw(b'{"content":"1\\thello\\n"}'))],
+            messages=[
+                MessageRecord(role="assistant", content="", model=MODEL, tool_calls=[_CALLED]),
+                MessageRecord(role="tool", content=RESULT, tool_call_id=CALL),
+            ],
+            events=[_event("tool.use"), _event("tool.result")],
+            calls=[
+                worker.ModelCallRecord(
+                    round=0, state="completed", request_sequence=3,
+                    usage=worker.Usage(prompt=812, completion=23), finish_reason="tool_calls",
+                    response_model=MODEL, started_at_ms=AT_MS, completed_at_ms=AT_MS + 420,
+                )
+            ],
+            claims=[worker.Claim(step="r1.model", kind="model", given=Raw(b'{"round":1}'))],
+            passed=[worker.Completion(step="r1.prepare", output=Raw(b"{}"))],
+            terminal=worker.Terminal(state="completed", text=ANSWER, finish_reason="stop"),
+        ),
+        worker.Committed(message_sequence=5),
+    ),
+    "events.emit": (
+        worker.EmitEvents(execution_id=_EXECUTION, holder=_HOLDER, events=[_event("content_block_delta")]),
+        worker.Emitted(),
+    ),
+}  # fmt: skip
+COMMANDS: Final[dict[str, tuple[Struct, Struct]]] = {
+    "runTurn": (
+        worker.RunTurn(turn_id=_TURN, request_id=REQUEST, message=QUESTION, reasoning_effort="low"),
+        worker.TurnEnded(state="completed"),
+    ),
+    "shutdown": (worker.Shutdown(), worker.ShutDown()),
+}
+LAUNCH: Final = worker.LaunchDocument(
+    session_id=SESSION,
+    generation_id=_GENERATION,
+    credential=_CREDENTIAL,
+    socket_path=f"/home/ada/.local/state/peen/workers/{SESSION}/worker.sock",
+    workspace=WORKSPACE,
+    config_directory="/home/ada/.config/peen",
+    agent_space="control",
+    marker="peen-worker",
+    settings=worker.WorkerSettings(
+        upstreams=[worker.UpstreamConfig(name="scripted", type="scripted")], default_model=MODEL
+    ),
+)
+
+
+def worker_golden() -> dict[str, bytes]:
+    """Name of the example -> the bytes of the frame, without its length."""
+    examples: dict[str, Struct] = {"worker.launch": LAUNCH, **_handshake()}
+    for method in worker.CALLS:
+        request, reply = _example(CALLS, method)
+        examples[f"worker.call.{method}"] = worker.Call(id=_ID, method=method, payload=_raw(request))
+        examples[f"controller.result.{method}"] = worker.Result(id=_ID, payload=_raw(reply))
+    for method in worker.COMMANDS:
+        request, reply = _example(COMMANDS, method)
+        examples[f"controller.command.{method}"] = worker.Command(id=_ID, method=method, payload=_raw(request))
+        examples[f"worker.commandResult.{method}"] = worker.CommandResult(id=_ID, payload=_raw(reply))
+    stale = worker.WireError(code="STALE_CLAIM", message="another holder owns this execution now")
+    failed = worker.WireError(code="VALIDATION_FAILED", message="model: no upstream offers it")
+    examples["controller.result.error"] = worker.Result(id=_ID, error=stale)
+    examples["worker.commandResult.error"] = worker.CommandResult(id=_ID, error=failed)
+    return {name: worker.encode(example) for name, example in examples.items()}
+
+
+def _handshake() -> dict[str, Struct]:
+    hello = worker.Hello(
+        protocol=worker.PROTOCOL_VERSION, session_id=SESSION, generation_id=_GENERATION, credential=_CREDENTIAL,
+        agent_space="control", pid=4711,
+    )  # fmt: skip
+    ack = worker.HelloAck(session_id=SESSION, workspace=WORKSPACE, agent_space="control")
+    return {"worker.hello": hello, "controller.helloAck": ack, "worker.beat": worker.Beat()}
+
+
+def _example(table: dict[str, tuple[Struct, Struct]], method: str) -> tuple[Struct, Struct]:
+    if method not in table:
+        raise LookupError(f"peen/wire/publish/goldenworker.py has no example of {method}")
+    return table[method]
+
+
+def _raw(payload: Struct) -> Raw:
+    return Raw(worker.encode(payload))

@@ -1,0 +1,119 @@
+"""A disk that is full, a page that is damaged, a file from the future: a clear word, and nothing lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+from crash_kit import ENDS, Client, script, scripted_daemon, sequences, short_directory
+
+from peen.testing.daemon import Daemon, DaemonFailed
+
+BIG = "x" * 200_000
+SCRIPT = script({"talks": [[{"text": BIG}]], "answers": [[{"text": "short"}]]})
+
+
+@contextmanager
+def small_disk(at: Path, size: str) -> Iterator[None]:
+    """A file system of its own, so that it can be filled."""
+    at.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(at)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(at)], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Use up all space; the file that does."""
+    filler = directory / "filler"
+    with filler.open("wb") as file:
+        try:
+            while True:
+                file.write(b"\0" * 65_536)
+                file.flush()
+        except OSError:
+            pass
+    return filler
+
+
+def test_a_full_disk_refuses_new_work_and_ends_what_runs_and_all_is_well_when_space_returns() -> None:
+    with short_directory() as home, small_disk(home / "state", "24m"):
+        daemon = scripted_daemon(home, SCRIPT, {"PEEN_LOG_DIRECTORY": str(home / "logs")}).start()
+        with daemon, Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            assert client.ask(session, "hello", model="scripted/answers")[-1]["type"] == "message.completed"
+            filler = fill(daemon.state_dir)
+
+            refused = [client.ask(session, BIG, model="scripted/talks")[-1] for _ in range(3)]
+            assert {frame["type"] for frame in refused} == {"message.failed"}
+            assert client.http.get("/sessions").status_code == 200  # reading goes on
+            assert client.get("/session", session)["activeTurn"] is False
+            filler.unlink()
+
+            assert client.ask(session, "again", model="scripted/answers")[-1]["type"] == "message.completed"
+            replayed = client.replay(session)
+            assert sequences(replayed) == list(range(1, len(replayed) + 1))
+            started = [item for item in replayed if item["type"] == "userMessage.created"]
+            ended = [item for item in replayed if item["type"] in ENDS]
+            assert len(started) == len(ended)
+        assert daemon.start().stop() == 0  # it passes the integrity check
+
+
+def test_a_damaged_page_stops_the_start_with_the_name_of_the_file_and_changes_nothing() -> None:
+    with short_directory() as home:
+        daemon = scripted_daemon(home, SCRIPT).start()
+        with daemon, Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            client.ask(session, "hello", model="scripted/talks")
+        database = daemon.state_dir / "peen.db"
+        content = bytearray(database.read_bytes())
+        content[len(content) // 2 : len(content) // 2 + 4096] = b"\xa5" * 4096
+        database.write_bytes(content)
+        before = hashlib.sha256(database.read_bytes()).hexdigest()
+
+        with pytest.raises(DaemonFailed, match=r"(?s)exit code 1\n.*peen\.db.*integrity check"):
+            daemon.launch_and_fail()
+
+        assert hashlib.sha256(database.read_bytes()).hexdigest() == before
+
+
+def test_a_newer_schema_stops_the_start_with_the_name_of_the_file_and_changes_nothing() -> None:
+    with short_directory() as home:
+        daemon = Daemon(home).start()
+        daemon.stop()
+        database = daemon.state_dir / "peen.db"
+        connection = apsw.Connection(str(database))
+        connection.execute("PRAGMA user_version = 9999")
+        connection.close()
+        before = hashlib.sha256(database.read_bytes()).hexdigest()
+
+        with pytest.raises(DaemonFailed, match=r"(?s)exit code 1\n.*peen\.db.*9999"):
+            daemon.launch_and_fail()
+
+        assert hashlib.sha256(database.read_bytes()).hexdigest() == before
+
+
+def test_no_message_text_tool_content_or_credential_reaches_a_log() -> None:
+    secret = "correct-horse-battery"
+    text = script({"talks": [[{"calls": [{"name": "runCommand", "arguments":
+        {"command": f"echo {secret}-in-a-command", "purpose": "test"}}]}, {"text": f"{secret}-in-an-answer"}]]})  # fmt: skip
+    with short_directory() as home:
+        daemon = scripted_daemon(home, text, {"PEEN_API_TOKEN": f"{secret}-token", "LOG_LEVEL": "debug"})
+        with daemon:
+            headers = {"Authorization": f"Bearer {secret}-token"}
+            with Client(daemon, headers=headers) as client:
+                session = client.open(daemon.workspace_root)
+                assert client.ask(session, f"{secret}-in-a-message")[-1]["type"] == "message.completed"
+
+        logs = [daemon.log, *(daemon.state_dir / "logs").iterdir()]
+        assert len(logs) >= 2
+        assert [str(path) for path in logs if secret in path.read_text()] == []
+        audit = [json.loads(line) for line in logs[1].read_text().splitlines()]
+        assert {"control-core ready", "control-api ready"} <= {entry["event"] for entry in audit}

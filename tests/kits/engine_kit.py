@@ -1,0 +1,263 @@
+"""A worker's engine in this process: real turns and tools-by-script over a session store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+import trio
+from msgspec import Raw
+from world_kit import ClockEntropy, Home, accept_message, make_home, open_store
+
+from peen.errors import LinkLost, ModelError
+from peen.model.registry import Models
+from peen.model.stream import (
+    CallDelta,
+    CallStarted,
+    CallStopped,
+    Finished,
+    ModelInfo,
+    ModelRequest,
+    StreamEvent,
+    TextDelta,
+)
+from peen.model.strict import strict_request_check
+from peen.session.serve import WorkerCalls
+from peen.session.writes import TurnEnd
+from peen.store.database import Database
+from peen.store.direct import MemoryFile
+from peen.testing.faults import Faults
+from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
+from peen.tool.registry import Tools
+from peen.turn.actor import TurnActor
+from peen.turn.workshop import Workshop
+from peen.wire.worker import (
+    CommitSteps,
+    Committed,
+    EmitEvents,
+    HistoryPage,
+    HistoryRows,
+    OpenedTurn,
+    OpenTurn,
+    RunTurn,
+    WireError,
+    WorkerSettings,
+    WorkerStruct,
+    encode,
+)
+from peen.worker.peer import error_of
+
+MODEL_ID = "m"
+R = TypeVar("R", bound=WorkerStruct)
+
+# --- the model
+
+Piece = StreamEvent | float | ModelError
+"""An event, seconds to wait, or how the stream breaks. A script that ends without `Finished` is a cut stream."""
+Attempt = Sequence[Piece]
+
+
+def says(text: str) -> list[Piece]:
+    """A whole answer without calls."""
+    return [TextDelta(text), Finished("stop", MODEL_ID)]
+
+
+def asks(*calls: tuple[str, str], text: str = "") -> list[Piece]:
+    """A whole answer with calls of these tools with these arguments; the ids are left to the engine."""
+    pieces: list[Piece] = [TextDelta(text)] if text else []
+    for index, (name, arguments) in enumerate(calls):
+        pieces += [CallStarted(index, "", name), CallDelta(index, arguments), CallStopped(index)]
+    return [*pieces, Finished("tool_calls", MODEL_ID)]
+
+
+class PlayedUpstream:
+    """Answers the n-th request with the n-th attempt, and refuses what a strict provider would refuse."""
+
+    name = "up"
+
+    def __init__(self, *attempts: Attempt) -> None:
+        self.attempts = list(attempts)
+        self.requests: list[ModelRequest] = []
+        self.open_streams = 0
+
+    async def discover(self) -> list[ModelInfo]:
+        await trio.lowlevel.checkpoint()
+        return [ModelInfo(name=f"{self.name}/{MODEL_ID}", connection_name=self.name, model_id=MODEL_ID)]
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[StreamEvent]]:
+        await trio.lowlevel.checkpoint()
+        strict_request_check(request)
+        self.requests.append(msgspec.structs.replace(request, messages=list(request.messages)))
+        self.open_streams += 1
+        try:
+            async with aclosing(self._play(self.attempts[len(self.requests) - 1])) as events:
+                yield events
+        finally:
+            self.open_streams -= 1
+
+    async def _play(self, attempt: Attempt) -> AsyncGenerator[StreamEvent, None]:
+        for piece in attempt:
+            if isinstance(piece, float):
+                await trio.sleep(piece)
+            elif isinstance(piece, ModelError):
+                raise piece
+            else:
+                yield piece
+
+
+# --- the tools
+
+
+class Work(ToolArguments, frozen=True):
+    """`takes_s` seconds of virtual time, then `say`; with `fail` as an error."""
+
+    say: str = "seen"
+    takes_s: float = 0.0
+    fail: bool = False
+
+
+class Said(ToolResult, frozen=True):
+    said: str
+
+
+class Look(Tool[Work]):
+    """A tool that changes nothing."""
+
+    name: ClassVar[str] = "look"
+    description: ClassVar[str] = "Looks."
+    repeatable: ClassVar[bool] = True
+    arguments = Work
+
+    def __init__(self) -> None:
+        self.running = self.most_running = self.done = 0
+
+    async def run(self, arguments: Work, context: ToolContext) -> Said:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await trio.sleep(arguments.takes_s)
+        finally:
+            self.running -= 1
+        self.done += 1
+        if arguments.fail:
+            raise ToolError("failed", arguments.say)
+        return Said(said=arguments.say)
+
+
+class Change(Look):
+    """A tool that may change something."""
+
+    name: ClassVar[str] = "change"
+    repeatable: ClassVar[bool] = False
+
+
+def work(say: str = "seen", *, takes_s: float = 0.0, fail: bool = False) -> str:
+    """Arguments of both tools."""
+    return encode(Work(say=say, takes_s=takes_s, fail=fail)).decode()
+
+
+# --- the journal
+
+
+class StoreJournal:
+    """Implements `Journal` on the handler that serves a real worker: the same bytes, the same order, no socket."""
+
+    def __init__(self, calls: WorkerCalls) -> None:
+        self._calls = calls
+        self.asked: list[WorkerStruct] = []
+        self.lost_after: int | None = None
+        """The link is gone once so many calls were made; the one that meets it is not carried out."""
+
+    @property
+    def commits(self) -> list[CommitSteps]:
+        return [request for request in self.asked if isinstance(request, CommitSteps)]
+
+    @property
+    def emits(self) -> list[EmitEvents]:
+        return [request for request in self.asked if isinstance(request, EmitEvents)]
+
+    async def open_turn(self, request: OpenTurn) -> OpenedTurn:
+        return await self._ask("turn.open", request, OpenedTurn)
+
+    async def history(self, request: HistoryPage) -> HistoryRows:
+        return await self._ask("history.page", request, HistoryRows)
+
+    async def commit(self, request: CommitSteps) -> Committed:
+        return await self._ask("steps.commit", request, Committed)
+
+    async def emit(self, request: EmitEvents) -> None:
+        self._send("events.emit", request, lambda _: None)
+        await trio.lowlevel.checkpoint()
+
+    async def _ask(self, method: str, request: WorkerStruct, reply: type[R]) -> R:
+        done = trio.Event()
+        answers: list[bytes | WireError] = []
+
+        def answered(answer: bytes | WireError) -> None:
+            answers.append(answer)
+            done.set()
+
+        self._send(method, request, answered)
+        with trio.CancelScope(shield=True):  # as over the socket: a writing call is not interrupted
+            await done.wait()
+        (answer,) = answers
+        if isinstance(answer, WireError):
+            raise error_of(answer)
+        return msgspec.json.decode(answer, type=reply)
+
+    def _send(self, method: str, request: WorkerStruct, reply: Callable[[bytes | WireError], None]) -> None:
+        if self.lost_after is not None and len(self.asked) >= self.lost_after:
+            raise LinkLost("the controller is gone")
+        self.asked.append(request)
+        self._calls.handle(method, Raw(encode(request)), reply)
+
+
+# --- the whole
+
+
+class Engine:
+    """One session with its worker's workshop; turns run one after the other."""
+
+    def __init__(self, db: Database, home: Home, upstream: PlayedUpstream, settings: WorkerSettings) -> None:
+        self.db, self.home, self.upstream = db, home, upstream
+        self.entropy = ClockEntropy(1)
+        self.ends: list[TurnEnd] = []
+        self.journal = StoreJournal(WorkerCalls(db, home.writer, entropy=self.entropy, on_end=self.ends.append))
+        self.look, self.change = Look(), Change()
+        self._settings = settings
+        self._shop: Workshop | None = None
+        self._frame = 0
+
+    async def run_turn(self, text: str = "go") -> TurnActor:
+        """Accept a message and carry out its turn; the actor, when it is over."""
+        self._frame += 1
+        turn_id = await accept_message(self.db, self.home, text, frame=self._frame)
+        actor = TurnActor(RunTurn(turn_id=turn_id, request_id=turn_id, message=text), await self._workshop())
+        await actor.run()
+        return actor
+
+    async def _workshop(self) -> Workshop:
+        if self._shop is None:
+            models = Models([self.upstream])
+            await models.discover()
+            directory = Path("/srv/project-1")
+            self._shop = Workshop(
+                session_id=self.home.uuid, workspace=directory, home=directory, settings=self._settings, models=models,
+                tools=Tools([self.look, self.change]), command_environment={}, journal=self.journal,
+                entropy=self.entropy,
+            )  # fmt: skip
+        return self._shop
+
+
+@asynccontextmanager
+async def engine(
+    *attempts: Attempt, file: MemoryFile | None = None, faults: Faults | None = None, **settings: Any
+) -> AsyncIterator[Engine]:
+    """An engine whose model makes these attempts; `settings` are fields of WorkerSettings."""
+    chosen = WorkerSettings(upstreams=[], default_model=f"{PlayedUpstream.name}/{MODEL_ID}", **settings)
+    async with open_store(file, faults=faults) as db:
+        yield Engine(db, await make_home(db), PlayedUpstream(*attempts), chosen)

@@ -1,0 +1,117 @@
+"""Output of commands: bounded memory, both ends kept, and nothing in it that only a terminal understands."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peen.tool.bounds import fit_head, fit_tail, json_bytes
+from peen.tool.output import OutputCapture, Shown, clean, show
+
+
+@pytest.mark.parametrize(
+    ("raw", "seen"),
+    [
+        ("\x1b[1;31merror\x1b[0m: x", "error: x"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bPq#0;2\x1b\\after", "after"),
+        ("\x1b(Bplain\x1b7\x1b=", "plain"),
+        ("\x9b31mred", "red"),
+        ("10%\r50%\r100%\ndone\n", "100%\ndone\n"),
+        ("10%\r\x1b[K100%\x1b[K\r\ndone\r\n", "100%\ndone\n"),
+        ("working\r", "working"),
+        ("|\b/\b-\bok", "ok"),
+        ("\b\bx", "x"),
+        ("a\0b\x07c\td", "abc\td"),
+        ("\x1b[", ""),
+        ("\x1b", ""),
+        ("unfinished \x1b]0;no end\nnext", "unfinished 0;no end\nnext"),
+        ("é中\u2028", "é中\u2028"),
+    ],
+)
+def test_what_a_person_would_see_in_the_end_is_kept(raw: str, seen: str) -> None:
+    assert clean(raw) == seen
+
+
+def test_cleaning_takes_no_more_than_linear_time() -> None:
+    for piece in ("\x1b]", "\x1b[", "\b", "a\r", "\x1bP\x1b", "a\b", "\x1b[1"):
+        assert len(clean(piece * 50_000)) <= 100_000
+
+
+@given(st.lists(st.binary(max_size=40)), st.integers(2, 64))
+def test_the_first_and_the_last_bytes_are_kept_however_they_come(chunks: list[bytes], limit: int) -> None:
+    whole, capture, half = b"".join(chunks), OutputCapture(limit), limit // 2
+    for chunk in chunks:
+        capture.feed(chunk)
+
+    head, tail = capture.parts()
+
+    assert capture.total == len(whole)
+    assert head == whole[:half]
+    assert tail == whole[half:][-half:]
+
+
+def test_memory_stays_small_however_much_comes() -> None:
+    capture = OutputCapture(65536)
+    for _ in range(1000):
+        capture.feed(b"\0" * 65536)
+
+    assert capture.total == 65_536_000
+    assert sum(map(len, capture.parts())) == 65536
+    assert len(capture._head) + len(capture._tail) < 4 * 65536
+
+
+def test_a_cut_falls_between_lines_and_every_byte_is_shown_or_counted() -> None:
+    lines = [f"line {number}\n" for number in range(10_000)]
+    capture = OutputCapture(2000)
+    capture.feed("".join(lines).encode())
+
+    shown = show(capture)
+
+    assert shown.head == "".join(lines)[: len(shown.head)]
+    assert lines[shown.head.count("\n")] == shown.head.rsplit("\n", 1)[1] + "\n"
+    assert shown.tail in "".join(lines)
+    assert shown.tail.split("\n", 1)[0] + "\n" in lines
+    assert shown.tail.endswith("line 9999\n")
+    assert len(shown.head) + shown.omitted + len(shown.tail) == len("".join(lines))
+    assert f"\n[... {shown.omitted} bytes left out ...]\n" in shown.text
+
+
+def test_a_cut_inside_a_long_line_splits_no_character() -> None:
+    capture = OutputCapture(5001)
+    capture.feed("é中".encode() * 2000)
+
+    shown = show(capture)
+
+    assert set(shown.head + shown.tail) == {"é", "中"}
+    assert len((shown.head + shown.tail).encode()) + shown.omitted == 10_000
+
+
+TEXT = st.text(st.sampled_from('ab"\n\\é中\x01'), max_size=200)
+
+
+@given(TEXT, TEXT, st.integers(0, 10_000), st.integers(0, 400))
+def test_what_does_not_fit_is_cut_in_the_middle_and_counted(head: str, tail: str, omitted: int, limit: int) -> None:
+    shown = Shown(head, tail if omitted else "", omitted)
+
+    fitted = shown.fitted(limit)
+
+    assert fitted.size <= max(limit, 60)
+    if shown.size > limit:
+        assert head.startswith(fitted.head)
+        assert (shown.tail or head).endswith(fitted.tail)
+    lost = len((shown.head + shown.tail).encode()) - len((fitted.head + fitted.tail).encode())
+    assert fitted.omitted == omitted + lost
+
+
+@given(TEXT, st.integers(-5, 500))
+def test_the_longest_part_that_fits_is_taken(text: str, limit: int) -> None:
+    head, tail = fit_head(text, limit), fit_tail(text, limit)
+
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    for part, longer in ((head, text[: len(head) + 1]), (tail, text[len(text) - len(tail) - 1 :])):
+        assert json_bytes(part) <= max(limit, 0)
+        assert part == text or json_bytes(longer) > limit

@@ -1,0 +1,180 @@
+"""Calling a tool by name: every failure is a result that teaches, and only cancellation is raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from structlog.testing import capture_logs
+from tool_world import World
+from trio.testing import MockClock
+
+from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
+from peen.tool.registry import Tools
+
+
+class EchoArguments(ToolArguments, frozen=True, kw_only=True):
+    text: str = ""
+
+
+class EchoResult(ToolResult, frozen=True, kw_only=True):
+    text: str
+
+
+class Echo(Tool[EchoArguments]):
+    """Does what its argument names."""
+
+    name = "echo"
+    description = "For tests."
+    arguments = EchoArguments
+    repeatable = True
+
+    async def run(self, arguments: EchoArguments, context: ToolContext) -> EchoResult:
+        match arguments.text:
+            case "fault":
+                raise ZeroDivisionError("secret detail")
+            case "silent":
+                raise ToolError("failed", "")
+            case "wait":
+                await trio.sleep_forever()
+        return EchoResult(text=arguments.text)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> World:
+    return World(tmp_path, tools=Tools([Echo()]), tool_timeout_ms=5000, max_tool_result_tokens=64)
+
+
+def test_a_definition_is_one_plain_object_schema_with_described_arguments(world: World) -> None:
+    names = [definition.name for definition in world.tools.definitions]
+    assert names == ["listFiles", "searchText", "readFile", "writeFile", "editFile", "runCommand"]
+
+    for definition in world.tools.definitions:
+        text = bytes(definition.parameters).decode()
+        schema = msgspec.json.decode(text)
+        assert schema["type"] == "object"
+        assert schema["additionalProperties"] is False
+        assert all(part["description"] and "type" in part for part in schema["properties"].values())
+        for word in ("$ref", "$defs", "anyOf", "title", "null"):
+            assert f'"{word}"' not in text
+
+    edit = msgspec.json.decode(bytes(world.tools.definitions[4].parameters))
+    assert edit["required"] == ["path", "edits"]
+    item = edit["properties"]["edits"]["items"]
+    assert (item["required"], item["additionalProperties"]) == (["old", "new"], False)
+
+
+def test_only_tools_that_change_nothing_may_be_repeated(world: World) -> None:
+    repeatable = {each.name: world.tools.is_repeatable(each.name) for each in world.tools.definitions}
+
+    assert repeatable == {
+        "listFiles": True,
+        "searchText": True,
+        "readFile": True,
+        "writeFile": False,
+        "editFile": False,
+        "runCommand": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text"),
+    [
+        ("readFile", b'{"pth":"x"}', "readFile: pth: unknown argument; did you mean path?"),
+        ("readFile", b'{"path":"x","zzz":1}', "readFile: zzz: unknown argument; it takes path, offset, limit"),
+        ("readFile", b"{}", "readFile: path: required, but missing"),
+        ("readFile", b"", "readFile: path: required, but missing"),
+        ("readFile", b' "" ', "readFile: path: required, but missing"),
+        ("readFile", b"null", "readFile: path: required, but missing"),
+        ("readFile", b'{"path":1}', "readFile: path: expected text, got a whole number"),
+        ("readFile", b'{"path":null}', "readFile: path: expected text, got null"),
+        ("readFile", b'{"path":"x","limit":"9"}', "readFile: limit: expected a whole number, got text"),
+        ("readFile", b'{"path":"x","offset":0}', "readFile: offset: expected a whole number at least 1"),
+        ("readFile", b'["x"]', "readFile: expected one JSON object with the arguments, got a list"),
+        ("readFile", b'{"path":', "readFile: the arguments are not valid JSON"),
+        ("readFile", b'{"path":"\xff"}', "readFile: the arguments are not valid JSON"),
+        ("readFile", b'{"path":"\\ud800"}', "readFile: the arguments are not valid JSON"),
+        ("editFile", b'{"path":"x","edits":[]}', "editFile: edits: expected a list of length at least 1"),
+        (
+            "editFile",
+            b'{"path":"x","edits":[{"old":7,"new":""}]}',
+            "editFile: edits[0].old: expected text, got a whole number",
+        ),
+        (
+            "editFile",
+            b'{"path":"x","edits":[{"old":"a","new":""},{"old":"a","nwe":""}]}',
+            "editFile: edits[1].nwe: unknown argument; did you mean new?",
+        ),
+        ("editFile", b'{"path":"x","edits":[{"old":"a"}]}', "editFile: edits[0].new: required, but missing"),
+    ],
+)
+async def test_bad_arguments_name_the_field_and_the_remedy(
+    world: World, tool: str, arguments: bytes, text: str
+) -> None:
+    outcome = await world.tools.call(tool, arguments, world.context)
+
+    assert outcome.is_error
+    assert outcome.content.startswith(f"validation failed: {text}")
+
+
+@pytest.mark.parametrize("arguments", [b"", b'""', b"null", b"{}", b" {} "])
+async def test_no_arguments_in_any_spelling_are_an_empty_object(world: World, arguments: bytes) -> None:
+    outcome = await world.tools.call("listFiles", msgspec.Raw(arguments), world.context)
+
+    assert not outcome.is_error
+
+
+async def test_optional_arguments_may_be_null(world: World) -> None:
+    assert (await world.ok("listFiles", path=None, recursive=None, maxDepth=None))["entries"] == []
+
+
+async def test_an_unknown_tool_is_answered_with_the_known_ones(world: World) -> None:
+    text = await world.refused("readfile", path="x")
+
+    assert text.startswith("not found: there is no tool 'readfile'; did you mean readFile? The tools are: listFiles,")
+
+
+async def test_a_fault_of_a_tool_is_an_unknown_outcome_for_the_model_and_loud_in_the_log(echo: World) -> None:
+    with capture_logs() as logs:
+        text = await echo.refused("echo", text="fault")
+
+    assert "outcome is unknown" in text
+    assert "secret" not in text
+    assert [(entry["log_level"], entry["tool"], entry["exc_info"]) for entry in logs] == [("error", "echo", True)]
+
+
+async def test_an_error_is_never_empty(echo: World) -> None:
+    assert await echo.refused("echo", text="silent") == "failed"
+
+
+async def test_a_call_that_takes_too_long_is_given_up_and_the_limit_is_named(
+    echo: World, autojump_clock: MockClock
+) -> None:
+    text = await echo.refused("echo", text="wait")
+
+    assert trio.current_time() == pytest.approx(5)
+    assert text == "limit exceeded: echo took longer than 5s (PEEN_TOOL_TIMEOUT) and was given up"
+
+
+async def test_cancellation_passes_through(echo: World, autojump_clock: MockClock) -> None:
+    with trio.move_on_after(1) as scope:
+        await echo.call("echo", text="wait")
+
+    assert scope.cancelled_caught
+
+
+async def test_a_result_that_is_too_large_is_cut_and_still_json(echo: World) -> None:
+    with capture_logs() as logs:
+        result = await echo.ok("echo", text='"\n' * 500)
+
+    assert result["cut"] is True
+    assert result["beginning"].startswith('{"text":"')
+    assert result["omittedBytes"] > 500
+    assert [entry["log_level"] for entry in logs] == ["warning"]

@@ -1,0 +1,126 @@
+"""A directory with an agent in it, for tests of tools."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from peen.tool.base import ToolContext, ToolOutcome
+from peen.tool.ledger import Ledger
+from peen.tool.locks import FileLocks
+from peen.tool.registry import Tools, standard_tools
+from peen.tool.tree import read_row
+from peen.wire.worker import WorkerSettings
+
+
+class World:
+    """One agent with the standard tools. `settings` are limits to be changed."""
+
+    def __init__(self, directory: Path, *, tools: Tools | None = None, **settings: int) -> None:
+        self.directory = directory
+        self.tools = tools or standard_tools()
+        self.context = ToolContext(
+            directory=directory,
+            home=directory / "home",
+            workspace=directory,
+            settings=msgspec.convert(
+                {"upstreams": [], "defaultModel": "m", **{_camel(name): value for name, value in settings.items()}},
+                WorkerSettings,
+            ),
+            ledger=Ledger(),
+            environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
+            locks=FileLocks(),
+        )
+
+    def other_agent(self) -> World:
+        """Another agent of the same worker: it shares tools and locks, and has read nothing."""
+        other = World(self.directory, tools=self.tools)
+        other.context = dataclasses.replace(self.context, ledger=Ledger())
+        return other
+
+    def file(self, name: str, content: bytes) -> Path:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def content(self, name: str) -> bytes:
+        return (self.directory / name).read_bytes()
+
+    def names(self) -> list[str]:
+        """Everything in the directory: a write leaves no temporary file behind."""
+        return sorted(os.listdir(self.directory))
+
+    async def call(self, tool: str, /, **arguments: object) -> ToolOutcome:
+        return await self.tools.call(tool, msgspec.json.encode(arguments), self.context)
+
+    async def ok(self, tool: str, /, **arguments: object) -> dict[str, Any]:
+        """The result of a call that must succeed and keep within the limit."""
+        outcome = await self.call(tool, **arguments)
+        assert not outcome.is_error, outcome.content
+        assert len(outcome.content.encode()) <= self.context.max_result_bytes
+        result: dict[str, Any] = msgspec.json.decode(outcome.content)
+        return result
+
+    async def refused(self, tool: str, /, **arguments: object) -> str:
+        """The text of a call that must fail."""
+        outcome = await self.call(tool, **arguments)
+        assert outcome.is_error, outcome.content
+        return outcome.content
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def alive(pid: int) -> bool:
+    row = read_row(pid)
+    return row is not None and not row.dead
+
+
+class Mailbox:
+    """A named pipe through which a command under test reports, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        # Open for writing too, so that it never looks closed when one writer is done.
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._unread = b""
+
+    def __enter__(self) -> Mailbox:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        os.close(self._descriptor)
+
+    async def line(self) -> str:
+        with trio.fail_after(10):
+            while b"\n" not in self._unread:
+                await trio.lowlevel.wait_readable(self._descriptor)
+                with contextlib.suppress(BlockingIOError):
+                    self._unread += os.read(self._descriptor, 4096)
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode()
+
+    async def pid(self) -> int:
+        return int(await self.line())
+
+
+async def gone(pid: int) -> None:
+    """Wait for the end of a process that was told to end."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        with trio.fail_after(10):
+            await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
