@@ -14,6 +14,7 @@
     │   ├── NotFound                 404 NOT_FOUND
     │   ├── SessionNotFound          404 SESSION_NOT_FOUND
     │   ├── WorkspaceNotFound        404 WORKSPACE_NOT_FOUND
+    │   ├── QueueFull                409 USER_MESSAGE_QUEUE_FULL
     │   └── SessionBusy              409 SESSION_BUSY
     ├── ConfigurationInvalid       the operator must change a setting
     ├── ControllerRunning          another controller owns the state directory
@@ -114,6 +115,11 @@ class SessionNotFound(Refused):
 class WorkspaceNotFound(Refused):
     code = "WORKSPACE_NOT_FOUND"
     status = 404
+
+
+class QueueFull(Refused):
+    code = "USER_MESSAGE_QUEUE_FULL"
+    status = 409
 
 
 class SessionBusy(Refused):

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from peen.cli.client import CallRefused, Client, ConnectionLost, Endpoint
+from peen.cli.client import CALL_S, CallRefused, Client, ConnectionLost, Endpoint
 from peen.cli.ends import INTERRUPTED, UNFINISHED
 from peen.cli.framesocket import FrameSocket
 from peen.cli.order import Order
@@ -33,6 +33,7 @@ RETRY_S: Final = 0.1
 TICK_S: Final = 1.0
 """How often the progress line moves."""
 FEED_LIMIT: Final = 1000
+_INSTANT_S: Final = 0.01
 
 _LATE: Final = "the time of --timeout is over"
 _BORROWED_DEMO: Final = (
@@ -66,7 +67,7 @@ class BorrowedTurn:
             raise
 
     def _open(self, holder: LockInfo) -> None:
-        client = Client(endpoint(self._settings, holder), self._entropy)
+        client = self._client(endpoint(self._settings, holder))
         try:
             answer = client.post("/api/v1/sessions/open", encode(OpenSession(workspace=self._order.workspace)))
         except CallRefused as refused:
@@ -89,12 +90,16 @@ class BorrowedTurn:
                 problem = str(lost)
                 if self._heard:
                     lost_at_s = None  # it was back; this is another loss
+            except CallRefused as refused:  # it is back, but not as it was: waiting would not help
+                if not self._sent:
+                    raise
+                return self._give_up(f"the connection was lost, and the controller now answers {refused}")
             now_s = self._entropy.monotonic_s()
             lost_at_s = now_s if lost_at_s is None else lost_at_s
             if self._is_late(now_s):
                 return self._leave(_LATE, UNFINISHED)
             if now_s - lost_at_s > AWAY_S:
-                return self._give_up(problem)
+                return self._give_up(f"{problem}; none came back within {AWAY_S:.0f} s")
             self._screen.progress("the connection was lost; waiting for the controller")
             time.sleep(RETRY_S)
             found = read_lock(self._settings.state_dir)
@@ -104,17 +109,17 @@ class BorrowedTurn:
         """Take frames from one connection until the message is answered; the exit code."""
         assert self._session is not None
         self._heard = False
-        with contextlib.closing(FrameSocket(place, self._session.id, self._entropy)) as socket:
+        limit_s = self._within_s(CALL_S)
+        with contextlib.closing(FrameSocket(place, self._session.id, self._entropy, open_s=limit_s)) as socket:
             if again:
                 self._catch_up(place)
             message = self._order.message(self._session.id)
             self._sent = True
             socket.send(encode_client_frame(message, self._entropy.now_ms()))
             while self._view.acknowledged is None:
-                now_s = self._entropy.monotonic_s()
-                if self._is_late(now_s):
+                if self._is_late(self._entropy.monotonic_s()):
                     return self._leave(_LATE, UNFINISHED)
-                frames = socket.receive(min(TICK_S, self._left_s(now_s)))
+                frames = socket.receive(self._within_s(TICK_S))
                 self._heard = self._heard or bool(frames)
                 self._take(frames)
         if self._view.needs_feed:
@@ -123,7 +128,7 @@ class BorrowedTurn:
 
     def _catch_up(self, place: Endpoint) -> None:
         assert self._session is not None
-        client = Client(place, self._entropy)
+        client = self._client(place)
         more = True
         while more:
             query = {"cursor": self._view.last_sequence, "limit": FEED_LIMIT}
@@ -156,12 +161,18 @@ class BorrowedTurn:
         outcome = self._view.outcome()
         if outcome.state == "unfinished":
             arrived = "" if self._view.is_stored else "; whether the message arrived is not known"
-            text = f"{problem}; none came back within {AWAY_S:.0f} s{arrived}; start one with: peen run"
-            outcome = replace(outcome, error=text)
+            outcome = replace(outcome, error=f"{problem}{arrived}")
         return self._screen.finish(outcome, self._session.id)
 
     def _is_late(self, now_s: float) -> bool:
         return self._order.deadline_s is not None and now_s >= self._order.deadline_s
 
-    def _left_s(self, now_s: float) -> float:
-        return TICK_S if self._order.deadline_s is None else self._order.deadline_s - now_s
+    def _within_s(self, usual_s: float) -> float:
+        """How long one step may take: as usual, but not past --timeout by more than an instant."""
+        deadline_s = self._order.deadline_s
+        if deadline_s is None:
+            return usual_s
+        return max(_INSTANT_S, min(usual_s, deadline_s - self._entropy.monotonic_s()))
+
+    def _client(self, place: Endpoint) -> Client:
+        return Client(place, self._entropy, call_s=self._within_s(CALL_S))

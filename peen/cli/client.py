@@ -79,10 +79,10 @@ class Endpoint:
 
 
 class Client:
-    """REST calls to one endpoint."""
+    """REST calls to one endpoint, each within `call_s` seconds."""
 
-    def __init__(self, endpoint: Endpoint, entropy: Entropy) -> None:
-        self.endpoint, self.entropy = endpoint, entropy
+    def __init__(self, endpoint: Endpoint, entropy: Entropy, *, call_s: float = CALL_S) -> None:
+        self._endpoint, self._entropy, self._call_s = endpoint, entropy, call_s
 
     def get(self, path: str, *, session_id: str | None = None, query: Mapping[str, str | int] | None = None) -> bytes:
         """Body of the answer. Raises: CallRefused, ConnectionLost."""
@@ -94,8 +94,8 @@ class Client:
         return self._call("POST", path, session_id, body)
 
     def _call(self, method: str, target: str, session_id: str | None, body: bytes | None) -> bytes:
-        deadline = self.entropy.monotonic_s() + CALL_S
-        connection, headers = self.endpoint.connect(CALL_S)
+        deadline = self._entropy.monotonic_s() + self._call_s
+        connection, headers = self._endpoint.connect(self._call_s)
         headers |= {"connection": "close", "accept": "application/json"}
         if session_id is not None:
             headers["x-session-id"] = session_id
@@ -103,7 +103,7 @@ class Client:
             headers |= {"content-type": "application/json", "content-length": str(len(body))}
         request = h11.Request(method=method, target=target, headers=list(headers.items()))
         with contextlib.closing(connection):
-            status, answer = _Exchange(connection, deadline, self.entropy).run(request, body or b"")
+            status, answer = _Exchange(connection, deadline, self._entropy).run(request, body or b"")
         if not 200 <= status < 300:
             raise CallRefused.of(status, answer)
         return answer
@@ -127,7 +127,7 @@ class _Exchange:
             self._socket.sendall(b"".join(part for part in parts if part))
             return self._answer()
         except TimeoutError:
-            raise ConnectionLost(f"the controller did not answer within {CALL_S:.0f} s") from None
+            raise ConnectionLost("the controller did not answer in time") from None
         except OSError as error:
             raise ConnectionLost(f"the connection to the controller broke: {error.strerror or error}") from error
         except h11.RemoteProtocolError as error:

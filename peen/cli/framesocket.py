@@ -33,10 +33,10 @@ class FrameSocket:
     Raises: CallRefused when the upgrade is not accepted; ConnectionLost whenever the connection ends or is silent.
     """
 
-    def __init__(self, endpoint: Endpoint, session_id: str, entropy: Entropy) -> None:
-        """Connect and wait until the socket is open, so that no later frame of the session is missed."""
-        self._entropy = entropy
-        self._socket, headers = endpoint.connect(CALL_S)
+    def __init__(self, endpoint: Endpoint, session_id: str, entropy: Entropy, *, open_s: float = CALL_S) -> None:
+        """Connect, and wait at most `open_s` seconds until the socket is open: from then on no frame is missed."""
+        self._entropy, self._open_s = entropy, open_s
+        self._socket, headers = endpoint.connect(open_s)
         self._protocol = WSConnection(ConnectionType.CLIENT)
         self._ready: list[bytes] = []
         self._pieces: list[str] = []
@@ -76,11 +76,11 @@ class FrameSocket:
         extra = [(b"authorization", token.encode())] if token is not None else []
         request = Request(host=host, target=f"/ws/v1?sessionId={session_id}", extra_headers=extra)
         self._write(request)
-        deadline = self._heard_at + CALL_S
+        deadline = self._heard_at + self._open_s
         while not self._open:
             left_s = deadline - self._entropy.monotonic_s()
             if self._lost is not None or left_s <= 0:
-                raise ConnectionLost(self._lost or f"the controller opened no socket within {CALL_S:.0f} s")
+                raise ConnectionLost(self._lost or "the controller did not open the socket in time")
             self._read(left_s)
 
     def _read(self, within_s: float) -> None:
@@ -122,8 +122,8 @@ class FrameSocket:
                     raise CallRefused.of(status, b"")
             case RejectData(data=data, body_finished=finished):
                 self._take_refusal(bytes(data), finished)
-            case CloseConnection(code=code, reason=reason):
-                self._lost = f"the controller closed the connection ({code}{f' {reason}' if reason else ''})"
+            case CloseConnection(reason=reason):
+                self._lost = f"the controller closed the connection{f' ({reason})' if reason else ''}"
             case _:
                 pass  # pongs, and binary frames, which the contract does not have
 

@@ -36,9 +36,7 @@ class StopRequest:
 Body = Callable[[Controller, StopRequest], Awaitable[None]]
 
 
-async def host_controller(
-    settings: Settings, prepared: Prepared, body: Body, *, tcp: bool, entropy: Entropy
-) -> None:
+async def host_controller(settings: Settings, prepared: Prepared, body: Body, *, tcp: bool, entropy: Entropy) -> None:
     """Run a controller for as long as `body` runs, which it does not if a signal comes before it is ready.
 
     The first SIGINT or SIGTERM sets `StopRequest.asked`, on which `body` is to return; the second ends the process at

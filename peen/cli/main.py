@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
@@ -9,7 +11,7 @@ from typing import Any, Final
 import click
 
 from peen import __version__
-from peen.cli.ends import INTERRUPTED, CommandEnds, code_of, say
+from peen.cli.ends import FAILED, INTERRUPTED, CommandEnds, code_of, say
 from peen.errors import PeenError
 
 _COMMANDS: Final = {
@@ -19,6 +21,7 @@ _COMMANDS: Final = {
     "stop": "peen.cli.stop:stop",
     "control": "peen.cli.control:control",
     "worker": "peen.cli.worker:worker",
+    "dev": "peen.cli.dev:dev",
 }
 
 
@@ -70,20 +73,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PeenError as error:
         say(str(error))
         return code_of(error)
-    except BrokenPipeError:
-        return 0 if _silence_stdout() else 1
+    except OSError as failure:
+        if failure.errno != errno.ENOSPC:  # a broken pipe is click's to end quietly; anything else is a bug
+            raise
+        return _output_lost(failure)
     return code if isinstance(code, int) else 0
 
 
-def _silence_stdout() -> bool:
-    """Whoever read our output has gone, which is no error; but the flush at exit must not complain either."""
-    import os
-    import sys
-
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-    except (OSError, ValueError, AttributeError):
-        return False
-    return True
+def _output_lost(failure: OSError) -> int:
+    """The disk behind standard output is full."""
+    # Else the flush at exit fails once more, with words of its own.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+    say(f"standard output: {failure.strerror}")
+    return FAILED

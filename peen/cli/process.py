@@ -33,9 +33,7 @@ class Prepared:
 
 
 @contextmanager
-def prepared_process(
-    settings: Settings, entropy: Entropy, *, stream: TextIO | None, level: str
-) -> Iterator[Prepared]:
+def prepared_process(settings: Settings, entropy: Entropy, *, stream: TextIO | None, level: str) -> Iterator[Prepared]:
     """Make this process ready to be the controller of its state directory, in the only order that works.
 
     The fork server comes before the lock, threads and databases, so that no worker inherits any of them; it ends

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @click.command()
 def run() -> int:
-    """Run the controller until SIGINT or SIGTERM; a second signal ends it at once.
+    """Run the controller in the foreground.
+
+    SIGINT and SIGTERM stop it in order; a second signal ends it at once.
 
     Exit codes: 0 clean stop, 1 a wrong setting, a second controller, or a start that failed.
     """

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import sys
-import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, TextIO
+from typing import TextIO
 
 import msgspec
 from msgspec import Struct
 
 from peen.cli.ends import UNFINISHED, printable
 from peen.cli.order import Form
-from peen.cli.turnview import Outcome
+from peen.cli.outcome import Outcome, failure_text, look_at
+from peen.cli.streams import Write, columns_of, fit, for_terminal, stdout_writer
 from peen.duration import format_duration_ms
 from peen.entropy import Entropy
-
-Write = Callable[[bytes], None]
-"""Writes all of its argument or raises OSError."""
-
-_DEFAULT_COLUMNS: Final = 80
 
 
 class Report(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -67,7 +61,7 @@ class Screen:
         watched = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         if form == "stream-json" and is_terminal:
             watched = False  # the frames themselves show how it goes
-        return cls(form, out=_stdout(), err=sys.stderr, watched=watched, plain=is_terminal, entropy=entropy)
+        return cls(form, out=stdout_writer(), err=sys.stderr, watched=watched, plain=is_terminal, entropy=entropy)
 
     @property
     def wants_progress(self) -> bool:
@@ -89,7 +83,7 @@ class Screen:
         if not self._watched:
             return
         elapsed = format_duration_ms(int(self._entropy.monotonic_s() - self._began_s) * 1000)
-        line = _fit(f"{elapsed}  {printable(activity)}", _columns(self._err) - 1)
+        line = fit(f"{elapsed}  {printable(activity)}", columns_of(self._err) - 1)
         if line != self._line:
             self._line = line
             self._to_err(f"\r\x1b[K{line}")
@@ -110,7 +104,7 @@ class Screen:
         if self.form == "json":
             self._write(msgspec.json.encode(self._report(outcome, session_id)) + b"\n")
         elif self.form == "text" and outcome.state == "completed":
-            self._write((_for_terminal(outcome.text) if self._plain else outcome.text).encode() + b"\n")
+            self._write((for_terminal(outcome.text) if self._plain else outcome.text).encode() + b"\n")
         if outcome.state != "completed":
             self.note(failure_text(outcome, session_id))
         elif outcome.finish_reason == "length":
@@ -159,75 +153,6 @@ class Screen:
                 self._err.flush()
 
 
-def failure_text(outcome: Outcome, session_id: str | None) -> str:
-    """Why there is no answer, and where to look."""
-    cause = outcome.error or outcome.reason or "no reason was given"
-    match outcome.state:
-        case "refused":
-            return f"the message was refused and nothing was stored: {cause}"
-        case "cancelled":
-            return f"the turn was cancelled: {cause}"
-        case "interrupted":
-            return f"the turn was interrupted: {cause}\nwhat it did is stored: {look_at(session_id)}"
-        case "unfinished":
-            return f"the turn has not ended: {cause}\nwhat it did is stored: {look_at(session_id)}"
-        case _:
-            return f"the turn failed: {cause}"
-
-
-def look_at(session_id: str | None) -> str:
-    """How to see what is stored."""
-    return f"peen session show {session_id}" if session_id is not None else "peen session list"
-
-
-def _stdout() -> Write | None:
-    """Standard output without Python's buffer, whose lock could be held by a blocked thread when the process ends."""
-    if sys.stdout is None:
-        return None
-    try:
-        fd = sys.stdout.fileno()
-    except (OSError, ValueError):  # a stream without a descriptor
-        stream = sys.stdout.buffer
-
-        def to_stream(data: bytes) -> None:
-            stream.write(data)
-            stream.flush()
-
-        return to_stream
-    return lambda data: _write_all(fd, data)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        try:
-            left = left[os.write(fd, left) :]
-        except BlockingIOError:  # a pipe that its other end made non-blocking
-            select.select([], [fd], [])
-
-
 def _one_line(payload: bytes) -> bytes:
     # Stored JSON is kept as it came, and may hold line breaks between its members.
     return msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload
-
-
-def _for_terminal(text: str) -> str:
-    """Without what would move the cursor, recolour, or retitle the window."""
-    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
-
-
-def _columns(stream: TextIO | None) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns if stream is not None else _DEFAULT_COLUMNS
-    except (OSError, ValueError):
-        return _DEFAULT_COLUMNS
-
-
-def _fit(text: str, columns: int) -> str:
-    """The longest beginning of `text` that takes at most `columns` columns."""
-    used = 0
-    for index, character in enumerate(text):
-        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if used > columns:
-            return text[:index]
-    return text

@@ -24,16 +24,24 @@ _NAMELESS_S: Final = 1.0  # a new holder writes its pid within an instant
 @click.command()
 def stop() -> None:
     """Stop the running controller. Turns that run are interrupted; everything stays stored."""
-    settings, entropy = load(), SystemEntropy()
-    holder = _named_holder(settings.state_dir, entropy)
-    if holder is None:
-        click.echo("controller: not running")
-        return
-    _terminate(holder)
+    settings = load()
     limit_s = settings.shutdown_timeout_ms / 1000 + GRACE_S
-    if not _gone_within(settings.state_dir, holder, limit_s, entropy):
+    stopped = stop_controller(settings.state_dir, limit_s=limit_s, entropy=SystemEntropy())
+    click.echo("stopped" if stopped else "controller: not running")
+
+
+def stop_controller(state_dir: Path, *, limit_s: float, entropy: Entropy) -> bool:
+    """End the controller of a state directory and wait until it is gone; False if there was none.
+
+    Raises: CommandEnds (exit 1) if it cannot be signalled, or is still there after `limit_s` seconds.
+    """
+    holder = _named_holder(state_dir, entropy)
+    if holder is None:
+        return False
+    _terminate(holder)
+    if not _gone_within(state_dir, holder, limit_s, entropy):
         raise CommandEnds(f"the controller (process {holder.pid}) did not stop within {limit_s:g} s", FAILED)
-    click.echo("stopped")
+    return True
 
 
 def _named_holder(state_dir: Path, entropy: Entropy) -> LockInfo | None:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-from peen.cli.ends import CANCELLED, COMPLETED, FAILED, REFUSED, UNFINISHED, printable
+from peen.cli.ends import printable
+from peen.cli.outcome import Outcome, State
 
-State = Literal["completed", "failed", "cancelled", "interrupted", "refused", "unfinished"]
-"""`refused`: nothing was stored. `unfinished`: the turn had not ended when we stopped looking."""
-
-EXIT_CODES: Final[dict[State, int]] = {
-    "completed": COMPLETED,
-    "failed": FAILED,
-    "cancelled": CANCELLED,
-    "interrupted": UNFINISHED,
-    "refused": REFUSED,
-    "unfinished": UNFINISHED,
-}
 _INTERRUPTIONS: Final = frozenset({"interrupted", "shutdown"})
 _TELLING: Final = ("command", "path", "pattern", "query", "directory", "source")  # arguments that say most
 _SHOWN_CHARACTERS: Final = 60
@@ -36,7 +26,7 @@ class _Block(Struct, frozen=True):
 
 
 class _Data(Struct, frozen=True, rename="camel"):
-    """Members of all the payloads that are looked at; each frame type has some of them."""
+    """Members of all the payloads that are looked at; each frame type has some. Those of blocks are snake case."""
 
     message: str = ""
     model: str | None = None
@@ -50,7 +40,7 @@ class _Data(Struct, frozen=True, rename="camel"):
     call_id: str = ""
     name: str = ""
     arguments: Raw = Raw(b"null")
-    content_block: _Block = _Block()
+    content_block: _Block = msgspec.field(default=_Block(), name="content_block")
 
 
 class _Frame(Struct, frozen=True, rename="camel"):
@@ -95,26 +85,6 @@ class _Turn:
     sequence: int | None = None
     doing: str = "starting"
     running: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of the message. `error` is for people; `sequence` is the last frame of the turn in the feed."""
-
-    state: State
-    request_id: str | None = None
-    text: str = ""
-    model: str | None = None
-    finish_reason: str | None = None
-    code: str | None = None
-    error: str | None = None
-    reason: str | None = None
-    tool_calls: int = 0
-    sequence: int | None = None
-
-    @property
-    def exit_code(self) -> int:
-        return EXIT_CODES[self.state]
 
 
 class TurnView:

@@ -160,6 +160,8 @@ async def _assemble(
         workers=_SessionWorkers(database, supervisor),
         entropy=entropy,
         check_model=models.resolve,
+        default_model=default_model,
+        queue_capacity=settings.max_queued_user_messages,
         turn_limit=trio.CapacityLimiter(settings.max_concurrent_turns),
         worker_idle_s=settings.worker_idle_timeout_ms / 1000,
     )
@@ -174,6 +176,7 @@ async def _assemble(
         root_agent=settings.agent,
         agent_space=space.name,
         max_context_tokens=settings.max_context_tokens,
+        stop=registry.stop,
         entropy=entropy,
     )
     return Core(database, fanout, pump, registry, supervisor, api)
@@ -204,6 +207,12 @@ class _SessionWorkers:
 
     async def settled(self, session_id: str) -> None:
         await self._supervisor.settled(session_id)
+
+    def link_of(self, session_id: str) -> WorkerLink | None:
+        return self._supervisor.link_of(session_id)
+
+    async def give_up(self, session_id: str, reason: str) -> None:
+        await self._supervisor.give_up(session_id, reason)
 
 
 async def _note_lost(session_id: str, generation_id: str, reason: str) -> None:

@@ -79,17 +79,26 @@ class AgentLoop:
             )
             match decide.after_answer(output, turn_round=turn_round, round_limit=self._round_limit):
                 case Finish(terminal=terminal):
-                    return terminal
+                    if not self._steps.take_continued():
+                        return terminal
+                    self._conversation.add(reply_message(output, self._model))
                 case Dispatch(calls=calls):
                     results = await self._run_tools(turn_round, calls)
                     self._conversation.add_exchange(reply_message(output, self._model), results)
+            for message in self._steps.take_delivered():
+                self._conversation.add(message)
         raise AssertionError("itertools.count ended")
 
     def _after_answer(self, turn_round: int, done: Done[ModelOutput]) -> Next:
         match decide.after_answer(done.output, turn_round=turn_round, round_limit=self._round_limit):
             case Finish(terminal=terminal):
                 final = Step(f"r{turn_round}.final", "final", b"{}")
-                return Next(passed=((final, _encode({"state": terminal.state})),), terminal=terminal)
+                may_go_on = terminal.state == "completed" and turn_round + 1 < self._round_limit
+                return Next(
+                    passed=((final, _encode({"state": terminal.state})),),
+                    terminal=terminal,
+                    otherwise=self._next_round(turn_round + 1) if may_go_on else None,
+                )
             case Dispatch(calls=calls):
                 begin = [self._tool_step(turn_round, i, call) for i, call in enumerate(calls[: self._parallelism])]
                 return Next(events=[_use_event(call) for call in calls], begin=begin)

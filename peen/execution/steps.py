@@ -9,12 +9,14 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw
 
+from peen.errors import StaleClaim
 from peen.execution.journal import Journal
 from peen.wire.worker import (
     Claim,
     CommitSteps,
     Committed,
     Completion,
+    Continuation,
     EmitEvents,
     EventRecord,
     MessageRecord,
@@ -54,13 +56,15 @@ class Next:
     """What follows at once, in the same commit.
 
     `passed` are phases with nothing to do, each with its output; `begin` are steps whose work starts as soon as
-    the commit returns; `events` announce them; `terminal` ends the turn.
+    the commit returns; `events` announce them; `terminal` ends the turn, unless messages wait and `otherwise` says how
+    to go on with them.
     """
 
     events: Sequence[EventRecord] = ()
     passed: Sequence[tuple[Step, bytes]] = ()
     begin: Sequence[Step] = ()
     terminal: Terminal | None = None
+    otherwise: Next | None = None
 
 
 NOTHING = Next()
@@ -72,8 +76,20 @@ class Steps:
     def __init__(self, journal: Journal, *, execution_id: str, holder: str) -> None:
         self._journal, self._execution_id, self._holder = journal, execution_id, holder
         self._claimed: dict[str, Step] = {}
+        self._delivered: list[MessageRecord] = []
+        self._continued = False
         self.message_sequence = 0
         """Last message sequence of the session, as of the latest commit."""
+
+    def take_delivered(self) -> list[MessageRecord]:
+        """Messages of the user that came with the latest commits and are not in the conversation yet."""
+        delivered, self._delivered = self._delivered, []
+        return delivered
+
+    def take_continued(self) -> bool:
+        """Whether the latest end did not happen, because messages waited: the execution goes on."""
+        continued, self._continued = self._continued, False
+        return continued
 
     async def run(
         self,
@@ -85,7 +101,7 @@ class Steps:
 
         `then` is pure: it sees the outcome and says what begins at once. If the work raises, nothing is saved:
         the step stays running in the store, and whoever recovers it knows by its kind what that means.
-        Raises: StaleClaim if this holder was replaced; LinkLost if the store is out of reach.
+        Raises: StaleClaim if this holder was replaced or a Stop came; LinkLost if the store is out of reach.
         """
         if step.id not in self._claimed:
             await self.commit(Next(begin=(step,)))
@@ -100,24 +116,39 @@ class Steps:
         self, following: Next, *, completion: Completion | None = None, done: Done[T] | None = None
     ) -> None:
         """One transaction: a completion with its records, phases that had nothing to do, claims, the end."""
-        passed = [Completion(step=step.id, output=Raw(output)) for step, output in following.passed]
-        begun = [step.claim() for step, _ in following.passed] + [step.claim() for step in following.begin]
+        otherwise = following.otherwise
         request = CommitSteps(
             execution_id=self._execution_id,
             holder=self._holder,
             completions=([completion] if completion is not None else []),
-            passed=passed,
             messages=done.messages if done is not None else [],
             events=[*(done.events if done is not None else ()), *following.events],
             calls=done.calls if done is not None else [],
-            claims=begun,
+            claims=_claims(following),
+            passed=_passed(following),
             terminal=following.terminal,
+            continuation=(
+                None if otherwise is None else Continuation(claims=_claims(otherwise), passed=_passed(otherwise))
+            ),
         )
         committed: Committed = await self._journal.commit(request)
+        if committed.stopped:
+            raise StaleClaim("a Stop came before this step ended; its result is saved, and nothing follows from it")
         self.message_sequence = committed.message_sequence
-        for step in following.begin:
+        self._delivered += committed.delivered
+        self._continued = committed.continued
+        begun = otherwise if committed.continued and otherwise is not None else following
+        for step in begun.begin:
             self._claimed[step.id] = step
 
     async def emit(self, events: list[EventRecord]) -> None:
         """Hand over streamed pieces of a running step."""
         await self._journal.emit(EmitEvents(execution_id=self._execution_id, holder=self._holder, events=events))
+
+
+def _claims(following: Next) -> list[Claim]:
+    return [step.claim() for step, _ in following.passed] + [step.claim() for step in following.begin]
+
+
+def _passed(following: Next) -> list[Completion]:
+    return [Completion(step=step.id, output=Raw(output)) for step, output in following.passed]

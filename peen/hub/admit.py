@@ -132,12 +132,19 @@ def admit_socket(rules: Rules, head: Head, *, trusted: bool) -> Admitted:
 
 
 def admit_request(rules: Rules, head: Head, *, trusted: bool, public: bool) -> None:
-    """Decide on a REST call; `public` ones need no token. Raises the Refused that is its answer."""
+    """Decide on a REST call, all but its media type; `public` ones need no token. Raises: Refused, which is the answer."""
     check_framing(head, body_allowed=True)
     check_host_and_origin(rules, head, trusted=trusted)
     _check_no_token_in_url(rules, parse_query(head.query))
     if not (trusted or public):
         _check_token(rules, head, [])
+
+
+def check_media_type(head: Head) -> None:
+    """A call that changes something says that it sends JSON, which no foreign page can do unasked.
+
+    Raises: UnsupportedMediaType. Asked once it is clear that the operation exists.
+    """
     if head.method in _CHANGING:
         media = [value.partition(";")[0].strip().lower() for value in head.all("content-type")]
         if media != ["application/json"]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from peen.entropy import Entropy
@@ -12,8 +12,11 @@ from peen.errors import SessionNotFound
 from peen.model.stream import ModelInfo
 from peen.session.workspace import WorkspacePolicy
 from peen.store import sessions
-from peen.store.database import Database
+from peen.store.database import Database, Reader
+from peen.store.reading import read_in_thread
 from peen.store.sessions import SessionRow
+
+T = TypeVar("T")
 
 DEFAULT_WINDOW_TOKENS: Final = 131_072
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -32,6 +35,10 @@ class Api:
     agent_space: str
     max_context_tokens: int | None
     entropy: Entropy
+    stop: Callable[[str], Awaitable[bool]]
+    """Stops a session by its id; True if a turn was running."""
+    release: Callable[[SessionRow], Awaitable[None]]
+    """Ends everything that lives for a session that was marked for deletion: its actor, then its worker."""
 
     def session(self, session_id: str) -> SessionRow:
         """The session's row. Raises: SessionNotFound."""
@@ -39,3 +46,10 @@ class Api:
         if row is None:
             raise SessionNotFound("no such session; POST /api/v1/sessions/open opens one")
         return row
+
+    async def scan(self, function: Callable[[Reader], T]) -> T:
+        """What `function` reads away from the Trio thread: for everything that may look at more than 1,000 rows.
+
+        Raises: as `read_in_thread`, and what `function` raises.
+        """
+        return await read_in_thread(self.database.path, function)

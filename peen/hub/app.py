@@ -22,7 +22,7 @@ from quart_trio.asgi import TrioASGIHTTPConnection
 
 from peen.entropy import Entropy
 from peen.errors import BadRequest, PeenError
-from peen.hub.admit import SOCKET_PATH, Head, Rules, admit_request
+from peen.hub.admit import SOCKET_PATH, Head, Rules, admit_request, check_media_type
 from peen.hub.request import (
     MAX_BODY_BYTES,
     ApiRequest,
@@ -129,6 +129,8 @@ class HubApp(QuartTrio):
         admit_request(self._rules, head, trusted=trusted, public=public)
         if head.path.rstrip("/") == SOCKET_PATH:
             raise UpgradeRequired(f"{SOCKET_PATH} is a WebSocket; send an upgrade")
+        self._hub_router.match(head.method, head.path)
+        check_media_type(head)
 
     def _refusal(self, head: Head, refusal: PeenError) -> ApiResponse:
         answer = error_response(refusal)

@@ -5,10 +5,12 @@ Nothing here knows HTTP libraries: the listener, the command line and tests all 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 from urllib.parse import parse_qsl
+from uuid import UUID
 
 import msgspec
 
@@ -20,6 +22,7 @@ from peen.wire.rest import ErrorBody, encode
 MAX_BODY_BYTES: Final = 1_048_576
 MAX_LIMIT: Final = 200
 DEFAULT_LIMIT: Final = 50
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 _MAX_INT: Final = 2**63 - 1  # the largest integer that the store can compare with
 
 Order = Literal["asc", "desc"]
@@ -174,6 +177,22 @@ def query_int(request: ApiRequest, name: str, *, default: int, minimum: int, max
         bounds = f"{minimum}..{maximum}" if maximum < _MAX_INT else f"{minimum} or more"
         raise ValidationFailed(f"{name}: must be a whole number, {bounds}")
     return int(text)
+
+
+def path_uuid(request: ApiRequest, name: str) -> UUID:
+    """The path parameter `name`. Raises ValidationFailed unless it is a UUID as Peen writes them."""
+    found = parse_uuid4(request.params[name])
+    if found is None:
+        raise ValidationFailed(f"{name}: must be a version 4 UUID in lower case with dashes")
+    return found
+
+
+def path_sha256(request: ApiRequest, name: str) -> bytes:
+    """The path parameter `name`, 32 bytes. Raises ValidationFailed."""
+    text = request.params[name]
+    if _SHA256.fullmatch(text) is None:
+        raise ValidationFailed(f"{name}: must be a SHA-256 in 64 lower-case hexadecimal digits")
+    return bytes.fromhex(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -75,6 +75,13 @@ class Router:
             return self.match(method, path)[0].public
         except PeenError:
             return False
+
+    def routes(self) -> Iterator[tuple[str, str, Route]]:
+        """Method, template and route of every operation. HEAD, which comes with every GET, is left out."""
+        for template, methods in self._routes.items():
+            for method, route in methods.items():
+                if method != "HEAD":
+                    yield method, "/" + "/".join(template), route
 
     def _find(self, path: tuple[str, ...]) -> tuple[Mapping[str, Route], dict[str, str]] | None:
         if (exact := self._routes.get(path)) is not None:

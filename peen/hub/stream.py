@@ -52,6 +52,8 @@ async def read_opening(stream: trio.SocketStream, *, max_bytes: int) -> Opening 
             raise BadRequest("this is not an HTTP/1.1 request") from error
         if isinstance(event, h11.Request):
             size = len(received) - len(parser.trailing_data[0])
+            if size > max_bytes:  # it came whole, in one piece: the parser's own limit is for incomplete ones
+                raise HeadTooLarge(f"request line and headers are larger than {max_bytes} bytes")
             return Opening(_head(event), bytes(received[:size]), bytes(received[size:]))
 
 

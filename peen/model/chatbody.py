@@ -12,8 +12,10 @@ from peen.model.strict import StrictCheck
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord, ToolCallRecord
 
-KEPT: Final = 32
+KEPT: Final = 16
 """Conversations whose encoded messages are kept: a root and its children at work. The one used longest ago goes."""
+KEPT_BYTES: Final = 32 * 1024 * 1024
+"""How much they may be together; the newest one is always kept."""
 
 _encode: Final = msgspec.json.encode
 
@@ -35,7 +37,7 @@ class ChatBodies:
             head["reasoning_effort"] = effort
         if request.max_output_tokens is not None:
             head[self._limit_field] = request.max_output_tokens
-        parts = [_encode(head)[:-1]]
+        parts: list[bytes | bytearray] = [_encode(head)[:-1]]
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))
         parts.append(b',"messages":[')
@@ -54,6 +56,8 @@ class ChatBodies:
             self._kept.remove(found)
         found.advance(request, messages)
         self._kept = [found, *self._kept[: KEPT - 1]]
+        while len(self._kept) > 1 and sum(len(kept.json) for kept in self._kept) > KEPT_BYTES:
+            self._kept.pop()
         return found
 
     def _encoded_tools(self, tools: Sequence[ToolDefinition]) -> bytes:

@@ -60,7 +60,7 @@ class ChatTranslator:
         if chunk.model:
             self._model = chunk.model
         for choice in chunk.choices or ():
-            if choice.index == 0:
+            if not choice.index:
                 self._choice(choice, out)
         if chunk.usage is not None:
             out.append(UsageReported(chunk.usage.usage()))

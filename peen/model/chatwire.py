@@ -42,7 +42,7 @@ class Delta(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    index: int = 0
+    index: int | None = 0
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None

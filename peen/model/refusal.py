@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import timezone
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -71,17 +71,20 @@ def stream_error(error: ErrorObject | str) -> ModelError:
     else:
         ours = bool(names & _OUR_FAULT)
         kind, retryable = ("invalid_request", False) if ours else ("server_error", True)
-    return ModelError(
-        f"the provider broke off its answer: {words}", kind=kind, retryable=retryable, status=status
-    )
+    return ModelError(f"the provider broke off its answer: {words}", kind=kind, retryable=retryable, status=status)
 
 
 def unexpected_page(content_type: str, body: bytes, *, place: str) -> ModelError:
     """Status 200, but neither a stream nor JSON: most likely the address of something else."""
-    what = "a web page" if _HTML.match(body) else f"content of type {_cut(content_type) or 'unknown'}"
+    what = "a web page" if looks_like_html(body) else f"content of type {_cut(content_type) or 'unknown'}"
     title = _title(body)
     text = f"{place} answered with {what}{f' ({title!r})' if title else ''} in place of a model's answer; check baseUrl"
     return ModelError(text, kind="bad_response", retryable=False, status=200)
+
+
+def looks_like_html(body: bytes) -> bool:
+    """Whether a body begins like a web page."""
+    return _HTML.match(body) is not None
 
 
 def retry_after_ms(headers: Mapping[str, str], *, now_ms: int) -> int | None:
@@ -96,7 +99,7 @@ def retry_after_ms(headers: Mapping[str, str], *, now_ms: int) -> int | None:
     try:
         moment = parsedate_to_datetime(text)
         if moment.tzinfo is None:  # "-0000" means UTC in an HTTP date
-            moment = moment.replace(tzinfo=timezone.utc)
+            moment = moment.replace(tzinfo=UTC)
         return max(0, round(moment.timestamp() * 1000) - now_ms)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
@@ -147,7 +150,7 @@ def _words(error: ErrorObject, body: bytes) -> str:
         return _cut(error.message)
     if error.code or error.type:
         return _cut(str(error.code or error.type))
-    if _HTML.match(body):
+    if looks_like_html(body):
         return _title(body) or "a web page"
     return _cut(body[: 4 * MAX_TEXT].decode("utf-8", "replace"))
 

@@ -10,10 +10,13 @@ from typing import Final
 import structlog
 import trio
 
+from peen.entropy import SystemEntropy
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
+from peen.model.openai import DEFAULT_BASE_URL, OpenAiUpstream
 from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelInfo, Upstream
+from peen.model.transport import HttpxTransport
 from peen.wire.worker import UpstreamConfig
 
 EMBEDDED_UPSTREAM: Final = "scripted"
@@ -30,6 +33,8 @@ class Models:
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self._upstreams = {upstream.name: upstream for upstream in upstreams}
         self._infos: dict[str, ModelInfo] = {}
+        self._failures: dict[str, str] = {}
+        self._trusted: dict[str, OpenAiUpstream] = {}
 
     @classmethod
     def build(cls, upstreams: Sequence[UpstreamConfig], environ: Mapping[str, str]) -> Models:
@@ -40,15 +45,24 @@ class Models:
         for config in upstreams:
             if config.api_key_env is not None and not environ.get(config.api_key_env):
                 raise _invalid(config, f"apiKeyEnv names {config.api_key_env}, which is not set or empty")
-        return cls([_build_upstream(config) for config in upstreams])
+        return cls([_build_upstream(config, environ) for config in upstreams])
 
-    async def discover(self) -> None:
-        """Ask every upstream for its models, all at once. One that fails is logged and offers none."""
+    async def discover(self, *, ask_providers: bool = True) -> None:
+        """Ask every upstream for its models, all at once. One that fails is logged and offers none.
+
+        Without `ask_providers` nothing goes over the network, and a provider's models are taken by their names: a
+        worker serves models that the controller has found, also while their provider is down.
+        """
         found: dict[str, list[ModelInfo]] = {}
+        failures: dict[str, str] = {}
+        remote = {name: upstream for name, upstream in self._upstreams.items() if isinstance(upstream, OpenAiUpstream)}
+        self._trusted = {} if ask_providers else remote
         async with trio.open_nursery() as nursery:
             for upstream in self._upstreams.values():
-                nursery.start_soon(_discover_one, upstream, found)
+                if upstream.name not in self._trusted:
+                    nursery.start_soon(_discover_one, upstream, found, failures)
         self._infos = {info.name: info for name in self._upstreams for info in found.get(name, ())}
+        self._failures = {name: failures[name] for name in self._upstreams if name in failures}
 
     @property
     def list(self) -> tuple[ModelInfo, ...]:
@@ -61,6 +75,14 @@ class Models:
         Raises: ValidationFailed naming the model and some that exist.
         """
         info = self._infos.get(qualified)
+        name, _, model_id = qualified.partition("/")
+        if info is None and model_id and name in self._trusted:
+            return self._trusted[name], self._trusted[name].describe(model_id)
+        if info is None and name in self._failures:
+            raise ValidationFailed(
+                f"model {qualified!r} cannot be used: upstream {name!r} offered no models when they were listed "
+                f"({self._failures[name]})"
+            )
         if info is None:
             close = difflib.get_close_matches(qualified, self._infos, n=_SHOWN_MODELS, cutoff=0.0)
             known = ", ".join(close) if close else "none, since no upstream answered"
@@ -74,7 +96,9 @@ class Models:
         """
         if name is None:
             if not self._infos:
-                raise ConfigurationInvalid("PEEN_UPSTREAMS", "no upstream offers a model", example=_EXAMPLE)
+                reasons = "; ".join(f"{upstream!r}: {reason}" for upstream, reason in self._failures.items())
+                problem = f"no upstream offers a model{f' ({reasons})' if reasons else ''}"
+                raise ConfigurationInvalid("PEEN_UPSTREAMS", problem, example=_EXAMPLE)
             return self.resolve(next(iter(self._infos)))
         try:
             return self.resolve(name)
@@ -84,17 +108,21 @@ class Models:
             ) from exc
 
 
-async def _discover_one(upstream: Upstream, found: dict[str, list[ModelInfo]]) -> None:
+async def _discover_one(upstream: Upstream, found: dict[str, list[ModelInfo]], failures: dict[str, str]) -> None:
+    reason = f"no answer within {DISCOVERY_S:g} s"
     try:
-        with trio.fail_after(DISCOVERY_S):
+        with trio.move_on_after(DISCOVERY_S) as limit:
             found[upstream.name] = await upstream.discover()
     except ModelError as exc:
-        log.warning("provider_discovery_failed", upstream=upstream.name, error=str(exc))
-    except trio.TooSlowError:
-        log.warning("provider_discovery_failed", upstream=upstream.name, error=f"no answer within {DISCOVERY_S:g} s")
+        reason = str(exc)
+    else:
+        if not limit.cancelled_caught:
+            return
+    failures[upstream.name] = reason
+    log.warning("provider_discovery_failed", upstream=upstream.name, error=reason)
 
 
-def _build_scripted(config: UpstreamConfig) -> Upstream:
+def _build_scripted(config: UpstreamConfig, _environ: Mapping[str, str]) -> Upstream:
     try:
         script = None if config.script is None else load_script(Path(config.script))
         return ScriptedUpstream(
@@ -107,15 +135,25 @@ def _build_scripted(config: UpstreamConfig) -> Upstream:
         raise _invalid(config, str(exc)) from exc
 
 
-_BUILDERS: Final[dict[str, Callable[[UpstreamConfig], Upstream]]] = {"scripted": _build_scripted}
+def _build_openai(config: UpstreamConfig, environ: Mapping[str, str]) -> Upstream:
+    key = None if config.api_key_env is None else environ.get(config.api_key_env, "").strip()
+    if key is not None and not (key and key.isascii() and key.isprintable()):
+        raise _invalid(config, f"the key in {config.api_key_env} holds characters that no HTTP header may have")
+    return OpenAiUpstream(config, key, HttpxTransport(config.base_url or DEFAULT_BASE_URL), SystemEntropy())
 
 
-def _build_upstream(config: UpstreamConfig) -> Upstream:
+_BUILDERS: Final[dict[str, Callable[[UpstreamConfig, Mapping[str, str]], Upstream]]] = {
+    "openai": _build_openai,
+    "scripted": _build_scripted,
+}
+
+
+def _build_upstream(config: UpstreamConfig, environ: Mapping[str, str]) -> Upstream:
     builder = _BUILDERS.get(config.type)
     if builder is None:
         known = ", ".join(sorted(_BUILDERS))
         raise _invalid(config, f"type {config.type!r} is not part of this release; known: {known}")
-    return builder(config)
+    return builder(config, environ)
 
 
 def _invalid(config: UpstreamConfig, problem: str) -> ConfigurationInvalid:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 import trio
+from msgspec import Struct
 
 from peen.errors import ModelError
 from peen.model import demo
@@ -36,6 +37,46 @@ DEMO_MODEL: Final = "demo"
 DEMO_CONTEXT_TOKENS: Final = 131_072
 _CHARACTERS_PER_TOKEN: Final = 4
 _LAST_RESULT: Final = "{lastResult}"
+
+
+class Performance(Struct, frozen=True):
+    """What one request gets: the answer, where in the script it stands, and the fault of this attempt."""
+
+    request: ModelRequest
+    answer: Round
+    where: Position
+    fault: Fault | None
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it waits between its pieces, or for ever behind some of them."""
+        silent = self.fault is not None and self.fault.kind == "silence"
+        return silent or bool(self.answer.delay_ms or self.answer.piece_delay_ms)
+
+    async def answer_status(self) -> None:
+        """First of all. Raises: ModelError if the script answers with a status in place of a stream."""
+        if self.fault is not None and self.fault.kind == "status":
+            await trio.sleep(self.answer.delay_ms / 1000)
+            raise _status_error(self.fault)
+
+    async def play(self) -> AsyncGenerator[StreamEvent, None]:
+        """Then the events of the stream. Raises: ModelError for the provider's own error in it."""
+        answer, fault = self.answer, self.fault
+        pieces = answer_pieces(answer, self.where)
+        if answer.delay_ms:
+            await trio.sleep(answer.delay_ms / 1000)
+        for number, piece in enumerate(pieces):
+            if fault is not None and number >= fault.after_pieces:
+                break
+            if number and answer.piece_delay_ms:
+                await trio.sleep(answer.piece_delay_ms / 1000)
+            yield piece
+        if fault is not None:
+            await _break_stream(fault)
+            return
+        yield UsageReported(answer.usage if answer.usage is not None else _estimate(self.request, answer))
+        reason = answer.finish_reason or ("tool_calls" if answer.calls else "stop")
+        yield Finished(reason=reason, response_model=self.request.model_id)
 
 
 class ScriptedUpstream:
@@ -70,14 +111,16 @@ class ScriptedUpstream:
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[StreamEvent]]:
         await trio.lowlevel.checkpoint()  # the only one of an instant answer: it can be cancelled, and costs no more
         strict_request_check(request)
+        performance = self.perform(request)
+        await performance.answer_status()
+        async with aclosing(performance.play()) as events:
+            yield events
+
+    def perform(self, request: ModelRequest) -> Performance:
+        """What this request gets; it counts as an attempt. Raises: ModelError if the script has nothing for it."""
         where = position(request.messages)
         answer = self._round(request, where)
-        fault = self._fault_now(request, where, answer)
-        if fault is not None and fault.kind == "status":
-            await trio.sleep(answer.delay_ms / 1000)
-            raise _status_error(fault)
-        async with aclosing(_play(request, answer, where, fault)) as events:
-            yield events
+        return Performance(request, answer, where, self._fault_now(request, where, answer))
 
     def _info(self, model_id: str, context_window_tokens: int | None, image_input: bool) -> ModelInfo:
         return ModelInfo(
@@ -118,26 +161,6 @@ class ScriptedUpstream:
             return None
         self._faults_had[key] = had + 1
         return fault
-
-
-async def _play(
-    request: ModelRequest, answer: Round, where: Position, fault: Fault | None
-) -> AsyncGenerator[StreamEvent, None]:
-    pieces = answer_pieces(answer, where)
-    if answer.delay_ms:
-        await trio.sleep(answer.delay_ms / 1000)
-    for number, piece in enumerate(pieces):
-        if fault is not None and number >= fault.after_pieces:
-            break
-        if number and answer.piece_delay_ms:
-            await trio.sleep(answer.piece_delay_ms / 1000)
-        yield piece
-    if fault is not None:
-        await _break_stream(fault)
-        return
-    yield UsageReported(answer.usage if answer.usage is not None else _estimate(request, answer))
-    reason = answer.finish_reason or ("tool_calls" if answer.calls else "stop")
-    yield Finished(reason=reason, response_model=request.model_id)
 
 
 async def _break_stream(fault: Fault) -> None:

@@ -28,7 +28,8 @@ class SseParser:
     without data. Nothing is decoded: UTF-8 never holds a line end inside a character, so a split cannot hurt one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_event_bytes
         self._line = bytearray()  # the start of a line whose end has not come yet
         self._data: list[bytes] = []
         self._data_bytes = 0
@@ -47,7 +48,7 @@ class SseParser:
         if not lines:
             return []
         last = piece[-1]
-        rest = b"" if last == _LF or last == _CR else lines.pop()
+        rest = b"" if last in (_LF, _CR) else lines.pop()
         self._skip_lf = last == _CR
         events: list[SseEvent] = []
         if lines and self._line:
@@ -95,7 +96,7 @@ class SseParser:
         self._data.append(value)
 
     def _check_size(self, size: int) -> None:
-        if size > MAX_EVENT_BYTES:
+        if size > self._max_bytes:
             raise ModelError(
-                f"the provider sent an event of more than {MAX_EVENT_BYTES} bytes", kind="bad_stream", retryable=True
+                f"the provider sent an event of more than {self._max_bytes} bytes", kind="bad_stream", retryable=True
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from peen.errors import ModelError
@@ -16,6 +18,35 @@ class _Pairing(Struct):
     used: set[str]
 
 
+class StrictCheck:
+    """Checks one conversation that grows: a round pays only for the messages that are new in it.
+
+    After a refusal it must not be used again.
+    """
+
+    def __init__(self) -> None:
+        self._pairing = _Pairing(open=set(), used=set())
+        self._seen = 0
+
+    def take(self, request: ModelRequest, new: Sequence[MessageRecord]) -> None:
+        """Refuse `request`, whose last messages are `new` and whose others were taken before.
+
+        Raises: ModelError as `strict_request_check` does.
+        """
+        names = [tool.name for tool in request.tools]
+        if len(set(names)) != len(names):
+            raise _refusal(f"tools: a name occurs twice among {', '.join(names)}")
+        if not request.messages:
+            raise _refusal("messages: must not be empty")
+        for index, message in enumerate(new, self._seen):
+            problem = _problem(message, self._pairing)
+            if problem is not None:
+                raise _refusal(f"messages[{index}]: {problem}")
+        self._seen += len(new)
+        if self._pairing.open:
+            raise _refusal(f"messages: no result for the call {_listed(self._pairing.open)}")
+
+
 def strict_request_check(request: ModelRequest) -> None:
     """Refuse what some provider would refuse.
 
@@ -23,18 +54,7 @@ def strict_request_check(request: ModelRequest) -> None:
     unique in the conversation; no user or assistant message is blank; tool names are unique.
     Raises: ModelError `invalid_request` with status 400, which names the message by its index.
     """
-    names = [tool.name for tool in request.tools]
-    if len(set(names)) != len(names):
-        raise _refusal(f"tools: a name occurs twice among {', '.join(names)}")
-    if not request.messages:
-        raise _refusal("messages: must not be empty")
-    pairing = _Pairing(open=set(), used=set())
-    for index, message in enumerate(request.messages):
-        problem = _problem(message, pairing)
-        if problem is not None:
-            raise _refusal(f"messages[{index}]: {problem}")
-    if pairing.open:
-        raise _refusal(f"messages: no result for the call {_listed(pairing.open)}")
+    StrictCheck().take(request, request.messages)
 
 
 def _problem(message: MessageRecord, pairing: _Pairing) -> str | None:

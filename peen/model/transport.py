@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
+
+import trio
 
 from peen.errors import ModelError
 
@@ -59,24 +64,28 @@ class HttpxTransport:
         """`base_url` says whether certificates are needed at all."""
         self._encrypted = base_url.startswith("https:")
         self._client: httpx.AsyncClient | None = None
+        self._urls: dict[str, httpx.URL] = {}
 
     @asynccontextmanager
-    async def send(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> AsyncIterator[Reply]:
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> AsyncIterator[Reply]:
         import httpx
 
         client = self._client
         if client is None:
             client = self._client = self._new_client()
-        request = httpx.Request(method, url, headers=dict(headers), content=body, extensions=_TIMEOUTS)
+        parsed = self._urls.get(url)
+        if parsed is None:
+            parsed = self._urls[url] = httpx.URL(url)
+        request = httpx.Request(method, parsed, headers=dict(headers), content=body, extensions=dict(_TIMEOUTS))
         try:
             response = await client.send(request, stream=True)
         except httpx.TransportError as exc:
             raise _failure(exc, url) from exc
+        reply = _HttpxReply(response)
         try:
-            yield _HttpxReply(response)
+            yield reply
         finally:
+            await reply.abandon()
             await response.aclose()
 
     async def aclose(self) -> None:
@@ -99,10 +108,16 @@ class HttpxTransport:
 _TIMEOUTS: Final = MappingProxyType({"timeout": {"connect": CONNECT_S, "read": None, "write": None, "pool": None}})
 
 
+_GZIP_OR_ZLIB: Final = 47
+
+
 class _HttpxReply:
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
-        self._pieces = response.aiter_bytes()
+        self._pieces = response.aiter_raw()
+        # Compression is never asked for; a gateway that insists on it is understood all the same.
+        compressed = response.headers.get("content-encoding", "").lower() in ("gzip", "x-gzip", "deflate")
+        self._unzip = zlib.decompressobj(wbits=_GZIP_OR_ZLIB) if compressed else None
 
     @property
     def status(self) -> int:
@@ -117,14 +132,31 @@ class _HttpxReply:
 
         try:
             async for piece in self._pieces:
-                if piece:
-                    return piece
-        except (httpx.TransportError, httpx.DecodingError) as exc:
+                plain = piece if self._unzip is None else self._unzip.decompress(piece)
+                if plain:
+                    return plain
+        except (httpx.TransportError, zlib.error) as exc:
             raise _failure(exc, str(self._response.request.url)) from exc
         return b""
 
+    async def abandon(self) -> None:
+        """End the reading, if it has not ended.
 
-def _failure(exc: httpx.TransportError | httpx.DecodingError, url: str) -> ModelError:
+        httpx nests generators; one that is merely dropped is found by the garbage collector, which trio warns of.
+        A cancelled read unwinds them all, and returns at once.
+        """
+        import httpx
+
+        with trio.CancelScope(shield=True) as scope:
+            scope.cancel()
+            try:
+                async for _piece in self._pieces:
+                    pass  # what had arrived already
+            except httpx.TransportError:
+                return
+
+
+def _failure(exc: httpx.TransportError | zlib.error, url: str) -> ModelError:
     import httpx
 
     place = origin(url)
@@ -146,7 +178,8 @@ def _reason(exc: BaseException) -> str:
     cause: BaseException | None = exc
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
+            # Failed look-ups have numbers of their own, below zero.
+            return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror
         # Several addresses were tried at once: the first one's failure stands for all.
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
     return str(exc) or type(exc).__name__
@@ -154,7 +187,5 @@ def _reason(exc: BaseException) -> str:
 
 def origin(url: str) -> str:
     """Scheme, host and port of a URL, without a name, a password or a query that may stand in it."""
-    from urllib.parse import urlsplit
-
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

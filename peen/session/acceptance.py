@@ -2,51 +2,94 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
 from uuid import UUID
 
 import msgspec
 
+from peen.errors import QueueFull
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.state import Known, Outcome
-from peen.store import feed, inbox, messages, sessions, turns
+from peen.store import executions, feed, inbox, messages, sessions, turns
 from peen.store.database import Reader, Tx
 from peen.store.feed import NewEvent
 from peen.wire.client import MessageSend
 from peen.wire.worker import MessageRecord
 
 
-def accept(
-    tx: Tx,
-    session_no: SessionNo,
-    message: MessageSend,
-    *,
-    digest: bytes,
-    request_id: bytes,
-    turn_id: bytes,
-    at_ms: int,
-) -> int:
-    """Freeze the message in the inbox and tell the feed, in one transaction; the feed sequence of its frame."""
-    settings = msgspec.json.encode(
-        {
-            "model": message.model,
-            "reasoningEffort": message.reasoning_effort,
-            "systemPrompt": message.system_prompt,
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A message on its way into the inbox: what was allocated for it before its transaction."""
+
+    message: MessageSend
+    digest: bytes
+    request_id: bytes
+    turn_id: bytes
+    at_ms: int
+
+    def _add(self, tx: Tx, session_no: SessionNo, state: Literal["opening", "queued"]) -> int:
+        settings = {
+            "model": self.message.model,
+            "reasoningEffort": self.message.reasoning_effort,
+            "systemPrompt": self.message.system_prompt,
         }
-    )
-    inbox_no = inbox.accept(
-        tx,
-        session_no,
-        frame_id=UUID(message.id).bytes,
-        digest=digest,
-        request_id=request_id,
-        turn_id=turn_id,
-        content=message.message,
-        settings=settings,
-        at_ms=at_ms,
-    )
-    created = NewEvent("userMessage.created", msgspec.json.encode({"message": message.message}))
-    return feed.append(tx, session_no, [created], at_ms=at_ms, inbox_no=inbox_no)
+        return inbox.add(
+            tx,
+            session_no,
+            state=state,
+            frame_id=UUID(self.message.id).bytes,
+            digest=self.digest,
+            request_id=self.request_id,
+            turn_id=self.turn_id,
+            content=self.message.message,
+            settings=msgspec.json.encode(settings),
+            at_ms=self.at_ms,
+        )
+
+
+class TurnOver(Exception):
+    """The turn that a message was to wait for has ended meanwhile: the message opens one of its own."""
+
+
+def accept(tx: Tx, session_no: SessionNo, acceptance: Acceptance) -> int:
+    """Freeze a message that opens a turn, and tell the feed; the sequence of its frame."""
+    inbox_no = acceptance._add(tx, session_no, "opening")
+    created = NewEvent("userMessage.created", msgspec.json.encode({"message": acceptance.message.message}))
+    return feed.append(tx, session_no, [created], at_ms=acceptance.at_ms, inbox_no=inbox_no)
+
+
+def accept_queued(tx: Tx, session_no: SessionNo, acceptance: Acceptance, *, capacity: int) -> int:
+    """Freeze a message that waits for a running turn, and tell the feed; the sequence of its last frame.
+
+    Raises: TurnOver if that turn has ended; QueueFull if `capacity` messages wait for it already.
+    """
+    turn = turns.by_id(tx, acceptance.turn_id)
+    if turn is not None and turn.state != "running":
+        raise TurnOver
+    if inbox.count_queued(tx, session_no, acceptance.turn_id) >= capacity:
+        raise QueueFull(
+            f"{capacity} messages wait for the running turn (PEEN_MAX_QUEUED_USER_MESSAGES); send this one again later"
+        )
+    inbox_no = acceptance._add(tx, session_no, "queued")
+    data = msgspec.json.encode({"message": acceptance.message.message})
+    frames = [NewEvent("userMessage.created", data), NewEvent("userMessage.queued", data)]
+    return feed.append(tx, session_no, frames, at_ms=acceptance.at_ms, inbox_no=inbox_no)
+
+
+def fence(tx: Tx, session_no: SessionNo, *, at_ms: int) -> bool:
+    """First transaction of a Stop: a new stop revision, and every execution of the session paused.
+
+    Nothing begins from here on. True if a turn was running and was told to end.
+    """
+    sessions.advance_stop(tx, session_no)
+    for execution in executions.running(tx, session_no):
+        executions.fence(tx, execution.no, reason=executions.STOP, at_ms=at_ms)
+    running = turns.running(tx, session_no)
+    for turn in running:
+        turns.request_cancel(tx, turn.no)
+    return bool(running)
 
 
 def end_accepted(tx: Tx, session_no: SessionNo, turn_id: bytes, ending: Ending, *, at_ms: int) -> int | None:
@@ -86,8 +129,11 @@ def known_frame(db: Reader, session_no: SessionNo, frame_id: str) -> Known | Non
     if row is None:
         return None
     assert row.turn_id is not None
+    request_id = str(UUID(bytes=row.request_id))
+    if row.was_queued:
+        return Known(row.digest, Outcome("queued", "", request_id))
     turn = turns.by_id(db, row.turn_id)
     ended = None
     if turn is not None and turn.state != "running":
-        ended = Outcome(turn.state, turn.failure_classification, str(UUID(bytes=row.request_id)))
-    return Known(row.digest, str(UUID(bytes=row.turn_id)), ended)
+        ended = Outcome(turn.state, turn.failure_classification, request_id)
+    return Known(row.digest, ended)

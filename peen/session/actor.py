@@ -13,23 +13,33 @@ import trio
 
 from peen.actors import supervised
 from peen.entropy import Entropy
-from peen.errors import LinkLost, PeenError, Refused, StorageError, ValidationFailed, WorkerFailed
+from peen.errors import LinkLost, PeenError, Refused, SessionBusy, StorageError, ValidationFailed, WorkerFailed
 from peen.feed.pump import FeedPump
 from peen.ids import SessionNo
 from peen.session import decide
-from peen.session.acceptance import accept, end_accepted, known_frame
-from peen.session.decide import Join, Refuse, Repeat, Start
+from peen.session.acceptance import (
+    Acceptance,
+    TurnOver,
+    accept,
+    accept_queued,
+    end_accepted,
+    fence,
+    known_frame,
+)
+from peen.session.decide import Join, Queue, Refuse, Repeat, RunningSettings, Start
 from peen.session.ending import Ending, interrupted
 from peen.session.state import Origin, Outcome, RunningTurn, Submission
-from peen.session.writes import TurnEnd
+from peen.session.writes import NextTurn, TurnEnd
 from peen.store.database import Database
 from peen.wire.client import MessageSend, content_digest
 from peen.wire.feed import Completed, Failed, ack_frame
 from peen.wire.websocket import text_frame
-from peen.wire.worker import RunTurn, WorkerStruct
+from peen.wire.worker import CancelTurns, RunTurn, WorkerStruct
 
 log = structlog.get_logger(__name__)
 
+STOP_QUIET_S: Final = 4.0
+"""Seconds after a Stop in which the worker must have ended everything; then it is killed."""
 INBOX_SLOTS: Final = 64
 """Messages that wait to be judged; when it is full, the sockets that sent them are read no further."""
 
@@ -47,8 +57,14 @@ class Workers(Protocol):
     async def ensure(self, session_no: SessionNo) -> Link:
         """The session's ready worker, started if there is none. Raises: WorkerFailed."""
 
+    def link_of(self, session_id: str) -> Link | None:
+        """The session's ready worker, if it has one."""
+
     async def stop(self, session_id: str, reason: str) -> None:
         """End the session's worker, if there is one, and record that."""
+
+    async def give_up(self, session_id: str, reason: str) -> None:
+        """Kill the session's worker with everything below it, and record that."""
 
     async def settled(self, session_id: str) -> None:
         """Return once a lost worker of the session has been killed, reaped and recorded."""
@@ -64,6 +80,8 @@ class Household:
     entropy: Entropy
     check_model: Callable[[str], object]
     """Raises ValidationFailed for a model that no upstream offers."""
+    default_model: str
+    queue_capacity: int
     turn_limit: trio.CapacityLimiter
     worker_idle_s: float
 
@@ -72,7 +90,7 @@ class SessionActor:
     """Serves one session.
 
     Owns:  its inbox, the turn that runs and those who wait for its end. Borrows: the household.
-    Ends:  when its owner cancels it, or when it has had nothing to do and no worker for the idle time.
+    Ends:  when its owner cancels it. With nothing to do for the idle time it stops the worker and stays.
     """
 
     def __init__(self, session_no: SessionNo, session_id: str, household: Household) -> None:
@@ -80,18 +98,23 @@ class SessionActor:
         self.address, self._inbox = trio.open_memory_channel[Submission](INBOX_SLOTS)
         self._running: RunningTurn | None = None
         self._tasks = 0
+        self._closed = False
+        self._stop: trio.Event | None = None  # set when the Stop that is under way has been carried out
+        self._turns: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with self._inbox, trio.open_nursery() as turns:
+            self._turns = turns
             task_status.started()
             while True:
                 submission: Submission | None = None
                 with trio.move_on_after(self._house.worker_idle_s):
                     submission = await self._inbox.receive()
                 if submission is not None:
-                    await supervised(partial(self._take, submission, turns), name=f"message of session {self._id}")
+                    await supervised(partial(self._take, submission), name=f"message of session {self._id}")
                 elif self._running is None and self._tasks == 0:
-                    await self._house.workers.stop(self._id, "idle")
+                    stop = partial(self._house.workers.stop, self._id, "idle")
+                    await supervised(stop, name=f"idle worker of session {self._id}")
 
     def turn_ended(self, end: TurnEnd) -> None:
         """A terminal commit of this session. From here on the next message is accepted."""
@@ -100,24 +123,80 @@ class SessionActor:
             return
         self._running = None
         outcome = Outcome(end.state, end.reason, turn.request_id)
-        acknowledge = partial(self._acknowledge, turn, outcome)
+        acknowledge = partial(self._acknowledge, turn.waiting, outcome)
         self._house.pump.when_published(self._no, end.feed_sequence, acknowledge)
+        if end.following is not None:
+            self._begin(_following_turn(end.following, turn.message))
+
+    async def stop(self) -> bool:
+        """Stop: everything that runs for this session ends, and nothing begins by itself. True if a turn was running.
+
+        Returns when the fence is stored; the rest is carried out by the session within `STOP_QUIET_S` and the time
+        that killing takes. Messages that arrive meanwhile wait, and nothing of them is stored.
+        """
+        if self._stop is not None:
+            return True
+        done = self._stop = trio.Event()
+        try:
+            change = partial(fence, session_no=self._no, at_ms=self._house.entropy.now_ms())
+            await self._house.database.write(change, terminal=True)
+        except BaseException:
+            self._lift(done)
+            raise
+        if self._running is None:
+            self._lift(done)
+            return False
+        assert self._turns is not None
+        self._turns.start_soon(self._finish_stop, done)
+        return True
 
     async def interrupt(self, ending: Ending) -> None:
-        """End the running turn, if there is one, from the controller's side: whoever works on it is fenced off."""
+        """Start no turn any more, and end the running one from this side: whoever works on it is fenced off."""
+        self._closed = True
         if self._running is not None:
             await self._end(self._running, ending)
 
+    # --- Stop
+
+    async def _finish_stop(self, done: trio.Event) -> None:
+        try:
+            await supervised(self._quieten, name=f"stop of session {self._id}")
+        finally:
+            self._lift(done)
+
+    async def _quieten(self) -> None:
+        """Second half of a Stop: have the worker end everything, by force if need be; then end the turn."""
+        link = self._house.workers.link_of(self._id)
+        if link is not None:
+            is_quiet = False
+            with trio.move_on_after(STOP_QUIET_S):
+                try:
+                    await link.command(CancelTurns())
+                    is_quiet = True
+                except PeenError as lost:
+                    log.warning("a worker could not be told to stop", session_id=self._id, error=str(lost))
+            if not is_quiet:
+                await self._house.workers.give_up(self._id, "it did not obey a Stop")
+        while self._running is not None:  # one that was about to follow ends like the one that ran
+            await self._end(self._running, STOPPED)
+
+    def _lift(self, done: trio.Event) -> None:
+        self._stop = None
+        done.set()
+
     # --- messages
 
-    async def _take(self, submission: Submission, turns: trio.Nursery) -> None:
+    async def _take(self, submission: Submission) -> None:
         message, origin = submission.message, submission.origin
+        if self._stop is not None:
+            await self._stop.wait()  # bounded by the Stop itself
         digest = content_digest(message)
         running = self._running
         decision = decide.admit(
-            known=known_frame(self._house.database.reader, self._no, message.id),
+            message,
             digest=digest,
-            running_turn_id=None if running is None else running.turn_id,
+            known=known_frame(self._house.database.reader, self._no, message.id),
+            running=None if running is None else self._settings(running),
         )
         match decision:
             case Refuse(error=error):
@@ -129,27 +208,24 @@ class SessionActor:
             case Join():
                 # Its turn is ending in this moment: the stored outcome is there when the message comes again.
                 self._refuse(message, origin, ValidationFailed("the turn of this message is ending; send it again"))
-            case Start():
-                await self._start(message, origin, digest, turns)
+            case Start() | Queue() if self._closed:
+                self._refuse(message, origin, SessionBusy("the controller is stopping; send the message again later"))
+            case Queue() if running is not None:
+                await self._queue(message, origin, digest, running)
+            case Start() | Queue():
+                await self._start(message, origin, digest)
 
-    async def _start(self, message: MessageSend, origin: Origin, digest: bytes, turns: trio.Nursery) -> None:
+    async def _start(self, message: MessageSend, origin: Origin, digest: bytes) -> None:
         entropy = self._house.entropy
         turn_id, request_id = entropy.uuid4(), entropy.uuid4()
         turn = RunningTurn(str(turn_id), str(request_id), message, [(message.id, origin)])
+        acceptance = Acceptance(message, digest, request_id.bytes, turn_id.bytes, entropy.now_ms())
         try:
             if message.model is not None:
                 self._house.check_model(message.model)
+            # Set before the write, so that a Stop which comes meanwhile finds the turn.
             self._running = turn
-            change = partial(
-                accept,
-                session_no=self._no,
-                message=message,
-                digest=digest,
-                request_id=request_id.bytes,
-                turn_id=turn_id.bytes,
-                at_ms=entropy.now_ms(),
-            )
-            await self._house.database.write(change)
+            await self._house.database.write(partial(accept, session_no=self._no, acceptance=acceptance))
         except (Refused, StorageError) as refused:
             self._running = None
             self._refuse(message, origin, refused)
@@ -157,7 +233,33 @@ class SessionActor:
         except BaseException:
             self._running = None
             raise
-        turns.start_soon(self._carry, turn)
+        self._begin(turn)
+
+    async def _queue(self, message: MessageSend, origin: Origin, digest: bytes, running: RunningTurn) -> None:
+        entropy = self._house.entropy
+        request_id, turn_id = entropy.uuid4(), UUID(running.turn_id)
+        acceptance = Acceptance(message, digest, request_id.bytes, turn_id.bytes, entropy.now_ms())
+        capacity = self._house.queue_capacity
+        change = partial(accept_queued, session_no=self._no, acceptance=acceptance, capacity=capacity)
+        try:
+            sequence = await self._house.database.write(change)
+        except TurnOver:
+            await self._take(Submission(message, origin))
+        except (Refused, StorageError) as refused:
+            self._refuse(message, origin, refused)
+        else:
+            outcome = Outcome("queued", "", str(request_id))
+            acknowledge = partial(self._acknowledge, [(message.id, origin)], outcome)
+            self._house.pump.when_published(self._no, sequence, acknowledge)
+
+    def _settings(self, running: RunningTurn) -> RunningSettings:
+        message = running.message
+        return RunningSettings(message.model or self._house.default_model, message.reasoning_effort)
+
+    def _begin(self, turn: RunningTurn) -> None:
+        assert self._turns is not None
+        self._running = turn
+        self._turns.start_soon(self._carry, turn)
 
     async def _carry(self, turn: RunningTurn) -> None:
         self._tasks += 1
@@ -183,18 +285,24 @@ class SessionActor:
         )
         try:
             async with self._house.turn_limit:
+                if self._stop is not None:
+                    await self._stop.wait()  # bounded by the Stop itself
+                if self._running is not turn:
+                    return  # it was ended while it waited
                 link = await self._house.workers.ensure(self._no)
                 await link.command(request)
         except LinkLost as lost:
             await self._house.workers.settled(self._id)
-            await self._end(turn, interrupted("interrupted", f"the session's worker was lost: {lost}"))
+            ending = interrupted("interrupted", f"the session's worker was lost: {lost}")
         except WorkerFailed as failed:
-            await self._end(turn, interrupted("interrupted", f"the session's worker could not be started: {failed}"))
+            ending = interrupted("interrupted", f"the session's worker could not be started: {failed}")
         except PeenError as refused:
-            await self._end(turn, _failure(str(refused)))
+            ending = _failure(str(refused))
         else:
-            if self._running is turn:
-                await self._end(turn, _failure("the worker returned without ending the turn"))
+            ending = _failure("the worker returned without ending the turn")
+        if self._stop is not None:
+            await self._stop.wait()  # that is why the worker returned: the Stop ends the turn, and says so
+        await self._end(turn, ending)
 
     async def _turn_failed(self, turn: RunningTurn, _fault: Exception) -> None:
         await self._end(turn, _failure("internal error; the log has the details"))
@@ -215,15 +323,15 @@ class SessionActor:
 
     # --- answers
 
-    def _acknowledge(self, turn: RunningTurn, outcome: Outcome) -> None:
+    def _acknowledge(self, waiting: list[tuple[str, Origin]], outcome: Outcome) -> None:
         """Tell everybody who hears the session; a sender that hears only another one is told by itself."""
-        for frame_id, origin in turn.waiting:
+        for frame_id, origin in waiting:
             payload = ack_frame(
                 str(self._house.entropy.uuid4()),
                 decide.acknowledgement(outcome),
                 self._house.entropy.now_ms(),
                 session_id=self._id,
-                request_id=turn.request_id,
+                request_id=outcome.request_id,
                 triggered_by=frame_id,
             )
             self._house.pump.announce(self._id, payload)
@@ -244,6 +352,25 @@ class SessionActor:
             triggered_by=frame_id,
         )
         return text_frame(payload)
+
+
+STOPPED: Final = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")
+
+
+def _following_turn(following: NextTurn, source: MessageSend) -> RunningTurn:
+    """The turn that queued messages open after the one that they were sent to, with its settings.
+
+    Nobody waits for its end: each of its messages was acknowledged when it was queued.
+    """
+    row = following.message
+    message = MessageSend(
+        id=str(UUID(bytes=row.frame_id)),
+        session_id=source.session_id,
+        message=row.content,
+        model=source.model,
+        reasoning_effort=source.reasoning_effort,
+    )
+    return RunningTurn(following.turn_id, str(UUID(bytes=row.request_id)), message)
 
 
 def _failure(error: str) -> Ending:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peen.errors import Refused, SessionBusy, ValidationFailed
+from peen.errors import Refused, ValidationFailed
 from peen.session.state import Known, Outcome
+from peen.wire.client import MessageSend
 from peen.wire.feed import Completed, Failed
 
 
@@ -15,13 +16,18 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """Accept the message; it waits for the end of the running turn's round."""
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
-    """The same message is being worked on: answer when its turn ends."""
+    """The same message opened the turn that runs: answer when that ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The same message was carried out: answer as it was answered."""
+    """The same message was answered before: answer the same."""
 
     outcome: Outcome
 
@@ -33,20 +39,40 @@ class Refuse:
     error: Refused
 
 
-Decision = Start | Join | Repeat | Refuse
+Decision = Start | Queue | Join | Repeat | Refuse
 
 
-def admit(*, known: Known | None, digest: bytes, running_turn_id: str | None) -> Decision:
-    """A resend is recognised by its frame id and digest; while a turn runs, nothing else is accepted."""
+@dataclass(frozen=True, slots=True)
+class RunningSettings:
+    """Settings of the running turn: a message that joins it may repeat them and not change them."""
+
+    model: str
+    reasoning_effort: str | None
+
+
+def admit(message: MessageSend, *, digest: bytes, known: Known | None, running: RunningSettings | None) -> Decision:
+    """A resend is recognised by its frame id and digest; while a turn runs, other messages join its queue."""
     if known is not None:
         if known.digest != digest:
             return Refuse(
                 ValidationFailed("id: this frame id was used for another message; give every message its own id")
             )
         return Join() if known.outcome is None else Repeat(known.outcome)
-    if running_turn_id is not None:
-        return Refuse(SessionBusy("a turn is running in this session; send the message again when it has ended"))
-    return Start()
+    if running is None:
+        return Start()
+    problem = _changed_setting(message, running)
+    return Queue() if problem is None else Refuse(ValidationFailed(problem))
+
+
+def _changed_setting(message: MessageSend, running: RunningSettings) -> str | None:
+    if message.system_prompt is not None:
+        return "data.systemPrompt: a turn is running, and its prompt cannot change; send this when it has ended"
+    if message.model not in (None, running.model):
+        return f"data.model: the running turn uses {running.model}; send this when it has ended, or leave model out"
+    if message.reasoning_effort not in (None, running.reasoning_effort):
+        own = running.reasoning_effort or "none"
+        return f"data.reasoningEffort: the running turn uses {own}; send this when it has ended, or leave it out"
+    return None
 
 
 def acknowledgement(outcome: Outcome) -> Completed | Failed:
@@ -54,6 +80,8 @@ def acknowledgement(outcome: Outcome) -> Completed | Failed:
     match outcome.state:
         case "completed":
             return Completed(queued=False)
+        case "queued":
+            return Completed(queued=True)
         case "cancelled":
             return Failed(code="TURN_CANCELLED", message="the turn was cancelled")
         case "interrupted":

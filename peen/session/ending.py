@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from peen.store import audit, executions, feed, messages, turns
+from peen.store import audit, executions, feed, inbox, messages, turns
 from peen.store.database import Tx
 from peen.store.feed import NewEvent
 from peen.store.turns import TurnRow
@@ -17,6 +17,8 @@ from peen.wire.worker import MessageRecord, ToolCallRecord
 MAX_ERROR_BYTES: Final = 2048
 MAX_LISTED_CALLS: Final = 20
 MAX_ARGUMENT_BYTES: Final = 300
+MAX_UNDELIVERED: Final = 10
+MAX_MESSAGE_BYTES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,15 @@ def end_unfinished(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int, generat
     if not turns.end_turn(tx, turn.no, state=ending.state, classification=ending.classification, at_ms=at_ms):
         return None
     calls = messages.calls_of(tx, turn.no)
+    waiting = inbox.queued(tx, turn.session_no, turn.id)
     messages.mark_incomplete(tx, turn.no)
-    told = MessageRecord(role="system", content=system_text(ending, calls), injected=True)
+    text = system_text(ending, calls, [row.content for row in waiting])
+    told = MessageRecord(role="system", content=text, injected=True)
     messages.append(tx, turn.session_no, [told], turn_no=turn.no, at_ms=at_ms)
-    execution = executions.root_of(tx, turn.no)
-    if execution is not None and ending.state == "interrupted":
-        executions.pause(tx, execution.no, reason=ending.reason, at_ms=at_ms)
-    elif execution is not None:
-        executions.settle(tx, execution.no, at_ms=at_ms)
-        output = msgspec.json.encode({"state": ending.state, "reason": ending.reason, "error": ending.error})
-        executions.end(tx, execution.no, state=ending.state, output=output, at_ms=at_ms)
+    if ending.state != "cancelled":  # a Stop leaves them stored until somebody explicitly goes on with them
+        for row in waiting:
+            inbox.settle(tx, row.no, state="undelivered", turn_no=turn.no)
+    _end_execution(tx, turn.no, ending, at_ms=at_ms)
     audit.end_runs(
         tx, turn.no, state=ending.state, finish_reason="", classification=ending.classification,
         detail=ending.error, at_ms=at_ms,
@@ -69,6 +70,20 @@ def end_unfinished(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int, generat
     return feed.append(tx, turn.session_no, end, at_ms=at_ms, turn_no=turn.no, generation_no=generation_no)
 
 
+def _end_execution(tx: Tx, turn_no: int, ending: Ending, *, at_ms: int) -> None:
+    execution = executions.root_of(tx, turn_no)
+    if execution is None:
+        return
+    if ending.state == "failed":
+        executions.settle(tx, execution.no, at_ms=at_ms)
+        output = msgspec.json.encode({"state": ending.state, "reason": ending.reason, "error": ending.error})
+        executions.end(tx, execution.no, state="failed", output=output, at_ms=at_ms)
+    elif execution.state == "paused":  # by the Stop that ends the turn now
+        executions.release(tx, execution.no, at_ms=at_ms)
+    else:
+        executions.pause(tx, execution.no, reason=ending.reason, at_ms=at_ms)
+
+
 def terminal_event(ending: Ending) -> NewEvent:
     """`turn.cancelled` or `turn.failed`."""
     if ending.state == "cancelled":
@@ -77,8 +92,8 @@ def terminal_event(ending: Ending) -> NewEvent:
     return NewEvent("turn.failed", msgspec.json.encode(data))
 
 
-def system_text(ending: Ending, calls: Sequence[tuple[ToolCallRecord, str]]) -> str:
-    """What later turns read about this end: how, why, which calls never returned, and what to be careful about."""
+def system_text(ending: Ending, calls: Sequence[tuple[ToolCallRecord, str]], undelivered: Sequence[str] = ()) -> str:
+    """What later turns read about this end: how, why, what never returned or arrived, what to be careful about."""
     how = {
         "failed": "The previous turn failed before it finished.",
         "interrupted": "The previous turn was interrupted before it finished.",
@@ -94,6 +109,11 @@ def system_text(ending: Ending, calls: Sequence[tuple[ToolCallRecord, str]]) -> 
         if len(lost) > len(shown):
             lines.insert(0, f"- {len(lost) - len(shown)} earlier calls")
         parts.append("These tool calls never returned a result, and their effect is unknown:\n" + "\n".join(lines))
+    if undelivered:
+        shown_texts = [f"- {cut(text, MAX_MESSAGE_BYTES)}" for text in undelivered[:MAX_UNDELIVERED]]
+        if len(undelivered) > MAX_UNDELIVERED:
+            shown_texts.append(f"- and {len(undelivered) - MAX_UNDELIVERED} more")
+        parts.append("These messages of the user never reached you:\n" + "\n".join(shown_texts))
     parts.append("Check the state of the workspace before you repeat any of that turn's work.")
     if ending.state == "cancelled":
         parts.append("Do not continue that work unless a later message asks for it.")

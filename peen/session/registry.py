@@ -57,6 +57,13 @@ class Sessions:
         if actor is not None:
             actor.turn_ended(end)
 
+    async def stop(self, session_id: str) -> bool:
+        """Stop a session; True if a turn was running and was told to end. Raises: SessionNotFound."""
+        session = sessions.by_id(self._house.database.reader, UUID(session_id).bytes)
+        if session is None:
+            raise SessionNotFound("no such session; POST /api/v1/sessions/open opens one")
+        return await self._actor(session.no, session.uuid).stop()
+
     async def close(self, ending: Ending) -> None:
         """Accept nothing more and end every running turn with `ending`; each is tried, whatever happens to others."""
         self._closing = True

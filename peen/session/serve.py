@@ -85,6 +85,7 @@ class WorkerCalls:
             writer=self._writer,
             request=request,
             payload=bytes(payload),
+            next_turn_id=self._entropy.uuid4().bytes,
             at_ms=self._entropy.now_ms(),
         )
         self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None)

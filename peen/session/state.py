@@ -40,7 +40,10 @@ class RunningTurn:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a turn ended, as far as an acknowledgement tells. `state` is a turn state, never `running`."""
+    """What became of a message, as far as an acknowledgement tells.
+
+    `state` is that of its turn, never `running`; or `queued` for a message that joined a running turn.
+    """
 
     state: str
     reason: str
@@ -52,5 +55,4 @@ class Known:
     """An earlier acceptance of the same frame id. `outcome` is None while its turn has not ended."""
 
     digest: bytes
-    turn_id: str
     outcome: Outcome | None

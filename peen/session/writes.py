@@ -16,6 +16,7 @@ from peen.store import audit, executions, feed, inbox, messages, sessions, snaps
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionRow
 from peen.store.feed import NewEvent
+from peen.store.inbox import InboxRow
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
@@ -26,10 +27,14 @@ from peen.wire.worker import (
     EventRecord,
     HistoryPage,
     HistoryRows,
+    MessageRecord,
     OpenedTurn,
     OpenTurn,
     Terminal,
 )
+
+FIRST_PREPARATION: Final = "r0.prepare"
+"""It begins with the turn itself: messages that wait are delivered at the end of a round."""
 
 _encode: Final = msgspec.json.encode
 
@@ -43,6 +48,14 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
+class NextTurn:
+    """A turn that begins because messages still waited when the last one completed: the first of them opens it."""
+
+    turn_id: str
+    message: InboxRow
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnd:
     """A terminal commit: which turn, how, and the feed sequence of its terminal frame."""
 
@@ -50,6 +63,7 @@ class TurnEnd:
     state: str
     reason: str
     feed_sequence: int
+    following: NextTurn | None = None
 
 
 def open_turn(
@@ -61,7 +75,7 @@ def open_turn(
     """
     turn_id = UUID(request.turn_id).bytes
     waiting = inbox.by_turn(tx, writer.session_no, turn_id)
-    if waiting is None or waiting.state != "opening":
+    if waiting is None or waiting.state not in ("opening", "deferred"):
         raise StaleClaim("the message of this turn is not waiting to open it")
     session = sessions.by_no(tx, writer.session_no)
     assert session is not None
@@ -91,6 +105,8 @@ def open_turn(
         tx, no, after=known, up_to=session.message_sequence, max_bytes=MAX_HISTORY_PAGE_BYTES
     )
     last = messages.append(tx, no, request.messages, turn_no=turn_no, at_ms=at_ms)
+    if waiting.state == "deferred":
+        _announce_delivery(tx, waiting, at_ms=at_ms, generation_no=writer.generation_no)
     feed.append(tx, no, _new(request.events), at_ms=at_ms, turn_no=turn_no, generation_no=writer.generation_no)
     return OpenedTurn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
@@ -108,19 +124,24 @@ def history_page(db: Reader, writer: Writer, request: HistoryPage) -> HistoryRow
 
 def emit(tx: Tx, writer: Writer, request: EmitEvents, *, at_ms: int) -> Emitted:
     execution = _held(tx, writer, request.execution_id, request.holder)
+    if execution.state != "running":
+        raise StaleClaim("a Stop came: nothing more is shown of this step")
     _append_events(tx, writer, execution, request.events, at_ms=at_ms)
     return Emitted()
 
 
 def commit_steps(
-    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, at_ms: int
+    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, next_turn_id: bytes, at_ms: int
 ) -> tuple[Committed, TurnEnd | None]:
     """End steps, write what they produced, begin others; with a terminal, end the turn.
 
     `payload` is the request as it came: a completion that was saved before must be repeated with the same bytes,
-    and then nothing is written again.
+    and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes.
     """
     execution = _held(tx, writer, request.execution_id, request.holder)
+    stopped = execution.state != "running"
+    if stopped and not (request.completions and all(is_tool_step(done.step) for done in request.completions)):
+        raise StaleClaim("a Stop came: only results of tools that had begun are still saved")
     fresh = [
         executions.complete(
             tx, execution.no, completion, payload=payload, generation_no=writer.generation_no, at_ms=at_ms
@@ -128,28 +149,81 @@ def commit_steps(
         for completion in request.completions
     ]
     if fresh and not all(fresh):
-        return _standing(tx, writer), None
+        return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=stopped), None
     messages.append(tx, writer.session_no, request.messages, turn_no=execution.turn_no, at_ms=at_ms)
     _append_events(tx, writer, execution, request.events, at_ms=at_ms)
     for call in request.calls:
         audit.add_call(
             tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call
         )
-    for claim in request.claims:
-        executions.claim(tx, execution.no, claim, generation_no=writer.generation_no, at_ms=at_ms)
-    for passed in request.passed:
-        executions.complete(
-            tx, execution.no, passed, payload=bytes(passed.output), generation_no=writer.generation_no, at_ms=at_ms
-        )
-    end = None if request.terminal is None else _end(tx, writer, execution, request.terminal, at_ms=at_ms)
-    return _standing(tx, writer), end
+    if stopped:
+        return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=True), None
+    return _follow(tx, writer, execution, request, next_turn_id=next_turn_id, at_ms=at_ms)
 
 
-def _end(tx: Tx, writer: Writer, execution: ExecutionRow, terminal: Terminal, *, at_ms: int) -> TurnEnd:
+def is_tool_step(step: str) -> bool:
+    """Whether `step` is a phase of a tool call."""
+    return ".t" in step
+
+
+def _follow(
+    tx: Tx, writer: Writer, execution: ExecutionRow, request: CommitSteps, *, next_turn_id: bytes, at_ms: int
+) -> tuple[Committed, TurnEnd | None]:
+    """What begins at once: steps, the delivery of messages that wait, or the end of the turn."""
     turn = turns.by_no(tx, execution.turn_no)
     assert turn is not None
+    claims, passed, terminal = request.claims, request.passed, request.terminal
+    goes_on = request.continuation is not None and inbox.count_queued(tx, writer.session_no, turn.id) > 0
+    if goes_on:
+        assert request.continuation is not None
+        claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
+    for claim in claims:
+        executions.claim(tx, execution.no, claim, generation_no=writer.generation_no, at_ms=at_ms)
+    for completion in passed:
+        executions.complete(
+            tx, execution.no, completion, payload=bytes(completion.output), generation_no=writer.generation_no,
+            at_ms=at_ms,
+        )  # fmt: skip
+    begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
+    delivered = _deliver(tx, writer, turn, at_ms=at_ms) if begins_round else []
+    end = None
+    if terminal is not None:
+        end = _end(tx, writer, execution, turn, terminal, next_turn_id=next_turn_id, at_ms=at_ms)
+    sequence = sessions.message_sequence(tx, writer.session_no)
+    return Committed(message_sequence=sequence, delivered=delivered, continued=goes_on), end
+
+
+def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> list[MessageRecord]:
+    """Messages that wait for this turn reach the model now, in the order of their acceptance."""
+    waiting = inbox.queued(tx, writer.session_no, turn.id)
+    delivered = [MessageRecord(role="user", content=row.content) for row in waiting]
+    messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
+    for row in waiting:
+        inbox.settle(tx, row.no, state="delivered", turn_no=turn.no)
+        _announce_delivery(tx, row, at_ms=at_ms, generation_no=writer.generation_no)
+    return delivered
+
+
+def _announce_delivery(tx: Tx, row: InboxRow, *, at_ms: int, generation_no: int) -> None:
+    frame = NewEvent("userMessage.delivered", _encode({"message": row.content}))
+    feed.append(tx, row.session_no, [frame], at_ms=at_ms, inbox_no=row.no, generation_no=generation_no)
+
+
+def _end(
+    tx: Tx,
+    writer: Writer,
+    execution: ExecutionRow,
+    turn: TurnRow,
+    terminal: Terminal,
+    *,
+    next_turn_id: bytes,
+    at_ms: int,
+) -> TurnEnd:
+    following = None
     if terminal.state == "completed":
         sequence = _complete(tx, writer, execution, turn, terminal, at_ms=at_ms)
+        first = inbox.forward(tx, writer.session_no, turn.id, next_turn_id=next_turn_id)
+        following = None if first is None else NextTurn(str(UUID(bytes=next_turn_id)), first)
     else:
         ending = Ending(
             state=terminal.state, reason=terminal.reason, error=terminal.error, classification=terminal.classification
@@ -158,7 +232,7 @@ def _end(tx: Tx, writer: Writer, execution: ExecutionRow, terminal: Terminal, *,
         if ended is None:
             raise StaleClaim("this turn has ended already")
         sequence = ended
-    return TurnEnd(str(UUID(bytes=turn.id)), terminal.state, terminal.reason, sequence)
+    return TurnEnd(str(UUID(bytes=turn.id)), terminal.state, terminal.reason, sequence, following)
 
 
 def _complete(tx: Tx, writer: Writer, execution: ExecutionRow, turn: TurnRow, terminal: Terminal, *, at_ms: int) -> int:
@@ -195,12 +269,6 @@ def _append_events(
         tx, writer.session_no, _new(events), at_ms=at_ms, turn_no=execution.turn_no,
         generation_no=writer.generation_no,
     )  # fmt: skip
-
-
-def _standing(tx: Tx, writer: Writer) -> Committed:
-    session = sessions.by_no(tx, writer.session_no)
-    assert session is not None
-    return Committed(message_sequence=session.message_sequence)
 
 
 def _new(events: Sequence[EventRecord]) -> list[NewEvent]:

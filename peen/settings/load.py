@@ -89,14 +89,15 @@ def _fill_in(values: dict[str, Any], environ: Mapping[str, str], *, cwd: Path, h
 
 def _take_upstreams(values: dict[str, Any], source: Source, refuse: Refuse) -> None:
     text = values["upstreams"]
-    values["upstreams"], values["upstream_choice"] = choose_upstreams(source.environ)
-    if text is None:
-        return
     try:
+        if text is None:
+            values["upstreams"], values["upstream_choice"] = choose_upstreams(source.environ)
+            return
         upstreams = parse_upstreams(text, source.environ, values["config_dir"])
     except ValueError as exc:
         refuse("PEEN_UPSTREAMS", str(exc))
-        values["upstreams"] = None  # no complaint about models of upstreams that are not known
+        # No complaint about models of upstreams that are not known.
+        values["upstreams"], values["upstream_choice"] = None, ""
     else:
         place = source.place(BY_NAME["PEEN_UPSTREAMS"])
         values["upstreams"], values["upstream_choice"] = upstreams, explain_upstreams(upstreams, place)

@@ -43,14 +43,19 @@ _TAIL: Final = """\
 | Field | Meaning |
 |---|---|
 | `name` | Unique, not empty, without `/`. A model is called `<name>/<model>`. |
-| `type` | `scripted`, the one type of this release. |
-| `baseUrl` | Address of the provider, where the type has one. |
+| `type` | `openai` (chat completions, which most servers of models speak), or `scripted`. |
+| `baseUrl` | Of `openai`: address of the provider, up to and with `/v1`. Default `https://api.openai.com/v1`. |
 | `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
 | `imageInput` | `false` marks every model of the upstream as text-only. |
 | `script` | Of `scripted`: path of a script, absolute or relative to `PEEN_CONFIG_DIR`. Without it the demo answers. |
 
-`ANTHROPIC_API_KEY` and `OPENAI_API_KEY` alone change nothing in this release; `peen run` and `peen exec` say which
-upstream was chosen and why.
+Without `PEEN_UPSTREAMS`, `OPENAI_API_KEY` gives the upstream `openai`, at `OPENAI_BASE_URL` if that is set too.
+`ANTHROPIC_API_KEY` changes nothing in this release. `peen run` and `peen exec` say which upstream was chosen and why.
+
+A controller lists the models of every upstream once, when it starts; an upstream that does not answer then offers none
+until the next start. Windows are taken from the list where it publishes them (`context_window`, `context_length` or
+`max_model_len`). While turns run, a provider that fails, refuses for the moment or falls silent is asked again, up to
+eleven times in all; each wait is a `provider.retry` frame.
 
 ## Directories
 

@@ -13,12 +13,14 @@ import msgspec
 from peen.settings.environment import is_reserved
 from peen.wire.worker import UpstreamConfig
 
-KNOWN_TYPES: Final = ("scripted",)
+KNOWN_TYPES: Final = ("openai", "scripted")
 EMBEDDED: Final = UpstreamConfig(name="scripted", type="scripted")
 EMBEDDED_MODEL: Final = "scripted/demo"
 
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ADAPTERS_TO_COME: Final = {"ANTHROPIC_API_KEY": "anthropic", "OPENAI_API_KEY": "openai"}
+_ADAPTERS_TO_COME: Final = {"ANTHROPIC_API_KEY": "anthropic"}
+_OPENAI_KEY: Final = "OPENAI_API_KEY"
+_OPENAI_URL: Final = "OPENAI_BASE_URL"
 
 
 def parse_upstreams(text: str, environ: Mapping[str, str], config_dir: Path) -> tuple[UpstreamConfig, ...]:
@@ -44,13 +46,29 @@ def parse_upstreams(text: str, environ: Mapping[str, str], config_dir: Path) -> 
 
 
 def choose_upstreams(environ: Mapping[str, str]) -> tuple[tuple[UpstreamConfig, ...], str]:
-    """What is used while PEEN_UPSTREAMS is not set, and a sentence that says why."""
+    """What is used while PEEN_UPSTREAMS is not set, and a sentence that says why.
+
+    Raises: ValueError if OPENAI_BASE_URL is needed and wrong.
+    """
+    missing = "".join(
+        f"{variable} is set, but the upstream type `{adapter}` is not part of this release. "
+        for variable, adapter in _ADAPTERS_TO_COME.items()
+        if environ.get(variable)
+    )
+    if environ.get(_OPENAI_KEY):
+        return (_openai(environ),), f"{missing}{_OPENAI_KEY} is set: using the upstream `openai` (openai)."
     used = f"using the embedded upstream `scripted` (model {EMBEDDED_MODEL}), which needs no key and no network"
-    for variable, adapter in _ADAPTERS_TO_COME.items():
-        if environ.get(variable):
-            reason = f"{variable} is set, but the upstream type `{adapter}` is not part of this release"
-            return (EMBEDDED,), f"{reason}: {used}."
-    return (EMBEDDED,), f"PEEN_UPSTREAMS is not set: {used}."
+    return (EMBEDDED,), f"{missing}{'Without another key' if missing else 'PEEN_UPSTREAMS is not set'}: {used}."
+
+
+def _openai(environ: Mapping[str, str]) -> UpstreamConfig:
+    url = environ.get(_OPENAI_URL) or None
+    if url is not None:
+        try:
+            _check_url(url)
+        except ValueError:
+            raise ValueError(f"{_OPENAI_URL} is not an http or https URL") from None
+    return UpstreamConfig(name="openai", type="openai", base_url=url, api_key_env=_OPENAI_KEY)
 
 
 def explain_upstreams(upstreams: tuple[UpstreamConfig, ...], source: str) -> str:
@@ -70,6 +88,8 @@ def _checked(entry: UpstreamConfig, seen: set[str], environ: Mapping[str, str], 
         _check_url(entry.base_url)
     if entry.api_key_env is not None:
         _check_key_variable(entry.api_key_env, environ)
+    if entry.type == "openai" and entry.base_url is None and entry.api_key_env is None:
+        raise ValueError("apiKeyEnv is missing: without a baseUrl the provider is OpenAI, which wants a key")
     if entry.script is None:
         return entry
     return msgspec.structs.replace(entry, script=str(_script(entry.script, config_dir)))

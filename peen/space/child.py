@@ -18,6 +18,7 @@ import trio
 from peen.wire.worker import MAX_LAUNCH_BYTES, LaunchDocument, decode_launch
 
 from .orders import Spawn, decode_order, receive
+from .proc import end_descendants
 
 EXIT_BROKEN: Final = 70  # the worker crashed
 EXIT_NO_PLACE: Final = 71  # its directory cannot be entered
@@ -60,11 +61,13 @@ def live(channel: socket.socket, mask: set[signal.Signals], *, warm: bool) -> No
         if warm:
             _warm_up()
         order = receive(channel)
-        # None: the fork server is gone, and this process was never anybody's worker.
-        status = 0 if order is None else _work(decode_order(order[0]), order[1])
+        if order is None:  # the fork server is gone, and this process was never anybody's worker
+            os._exit(0)
+        status = _work(decode_order(order[0]), order[1])
     except BaseException:
         traceback.print_exc()
     finally:
+        end_descendants()  # the fork server would see to it, but it may be what has died
         _flush()
         # Not sys.exit: what the fork server put on the stack and into atexit is not this process's to end.
         os._exit(status & 0xFF)

@@ -181,6 +181,7 @@ class ControlSpace:
                     await self._clean.wait()
                 if not self._clean.is_set():
                     raise WorkerFailed("what a lost fork server left behind has not ended yet")
+                # Blocks for the few milliseconds of a fork and exec; the imports are the new process's.
                 await self._adopt(
                     start_nanny(self._environment, state_id=self._state_id, entry=self._entry, spares=self._spares)
                 )

@@ -95,15 +95,15 @@ class Door:
         await trio.serve_listeners(meet, [self._listener])
 
     def close(self) -> None:
-        """Stop listening and remove the socket file and its directory."""
+        """Stop listening and remove the socket file and its directory, unless something else is kept there."""
         if self._listener is None:
             return
         self._listener.socket.close()
-        self.path.unlink(missing_ok=True)
         try:
+            self.path.unlink(missing_ok=True)
             self.path.parent.rmdir()
-        except OSError:
-            return  # something else is kept there
+        except OSError as exc:
+            log.info("a worker's socket directory stays", path=str(self.path.parent), reason=exc.strerror)
 
     async def _meet(self, stream: trio.SocketStream) -> FrameStream | None:
         """The frames of a connection that showed what it had to, or None; a refused one is told why."""

@@ -2,94 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final
 
 import structlog
 import trio
 
-from peen.entropy import Entropy
 from peen.errors import LinkLost, PeenError, WorkerFailed
-from peen.wire.worker import LaunchDocument, Shutdown, WorkerSettings
+from peen.wire.worker import LaunchDocument, Shutdown
 from peen.worker.credential import new_credential
 from peen.worker.framing import FrameStream
-from peen.worker.link import CallHandler, WorkerLink
+from peen.worker.link import WorkerLink
 
-from .control import Space, WorkerProcess
+from .control import WorkerProcess
 from .door import Door, Expected
+from .terms import Ending, Placement, World
 
 log = structlog.get_logger(__name__)
 
 RECORD_S: Final = 10.0  # seconds that recording an end may take while everything stops
 LAST_WORDS_S: Final = 1.0  # after a lost link the exit of the process is waited for: it tells more
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds a worker may take. `shutdown_s` for the orderly end, then SIGTERM and `term_s`, then SIGKILL."""
-
-    ready_s: float = 60.0
-    hello_s: float = 10.0
-    beat_s: float = 20.0
-    shutdown_s: float = 10.0
-    term_s: float = 10.0
-    kill_s: float = 10.0
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A session, and where its worker has to run."""
-
-    session_id: str
-    workspace: str
-    agent_space: str
-
-
-class GenerationStore(Protocol):
-    """Where generations are recorded; each call returns once it is committed."""
-
-    async def create(
-        self, session_id: str, generation_id: str, credential_hash: bytes, socket_path: str, agent_space: str,
-        workspace: str, /,
-    ) -> None: ...  # fmt: skip
-    async def starting(self, generation_id: str, pid: int, start_time: int, /) -> None: ...
-    async def ready(self, generation_id: str, /) -> None: ...
-    async def stopping(self, generation_id: str, /) -> None: ...
-    async def ended(
-        self, generation_id: str, state: Literal["stopped", "failed"], detail: str, exit_code: int | None, /
-    ) -> None: ...
-
-
-CallsOf = Callable[[str, str], CallHandler]
-"""The handler of a worker's calls, given session id and generation id."""
-
-OnLost = Callable[[str, str, str], Awaitable[None]]
-"""Told session id, generation id and reason, once the worker is gone and its end recorded."""
-
-
-@dataclass(frozen=True)
-class World:
-    """What all generations share."""
-
-    space: Space
-    store: GenerationStore
-    socket_root: Path
-    config_directory: Path
-    state_id: str
-    settings: WorkerSettings
-    entropy: Entropy
-    calls: CallsOf
-    on_lost: OnLost
-    limits: Limits
-
-
-@dataclass(frozen=True)
-class Ending:
-    state: Literal["stopped", "failed"]
-    detail: str
-    exit_code: int | None = None
 
 
 class GenerationActor:
@@ -120,6 +51,10 @@ class GenerationActor:
             self._stop_reason = reason
             self._stop.set()
 
+    def give_up(self, reason: str) -> None:
+        """End the worker by force, now: it did not obey. `ended` tells when its whole tree is gone."""
+        self._end(Ending("failed", reason))
+
     @property
     def leaving(self) -> bool:
         """Whether this worker takes no new work: it is being stopped, or was lost."""
@@ -144,6 +79,9 @@ class GenerationActor:
             await self._live(process, door)
         except WorkerFailed as failure:
             self._end(Ending("failed", str(failure)))
+        except PeenError as failure:  # of the store: the caller is told, and the log gets the whole of it
+            self._end(Ending("failed", str(failure)))
+            raise
         finally:
             was_ready = self.link is not None
             self._end(Ending("failed", "the controller gave this worker up"))
@@ -151,8 +89,8 @@ class GenerationActor:
                 if process is not None:
                     await self._make_sure(process)
             finally:
-                door.close()
                 try:
+                    door.close()
                     if recorded:
                         with trio.move_on_after(RECORD_S, shield=True):
                             await self._record()
@@ -222,19 +160,9 @@ class GenerationActor:
         self._end(Ending("failed", f"the link to the worker was lost: {link.reason}"))
 
     async def _watch_beats(self, link: WorkerLink) -> None:
-        limit = self._limits.beat_s
-        heard_from = link.last_beat
-        while True:
-            due = heard_from + limit
-            await trio.sleep_until(due)
-            if link.last_beat > heard_from:
-                heard_from = link.last_beat
-            elif trio.current_time() > due + limit / 4:
-                # It was this process that stood still; what the worker sent meanwhile is not read yet.
-                heard_from = trio.current_time()
-            else:
-                self._end(Ending("failed", f"the worker gave no sign of life for {limit:g} s"))
-                return
+        limit_s = self._limits.beat_s
+        await silence(link, limit_s)
+        self._end(Ending("failed", f"the worker gave no sign of life for {limit_s:g} s"))
 
     async def _obey_stop(self, process: WorkerProcess) -> None:
         await self._stop.wait()
@@ -306,3 +234,18 @@ class GenerationActor:
 
     def _log_context(self) -> dict[str, str]:
         return {"session_id": self.place.session_id, "generation_id": self.generation_id}
+
+
+async def silence(link: WorkerLink, limit_s: float) -> None:
+    """Wait until the worker has given no sign of life for `limit_s` seconds."""
+    heard_from = link.last_beat
+    while True:
+        due = heard_from + limit_s
+        await trio.sleep_until(due)
+        if link.last_beat > heard_from:
+            heard_from = link.last_beat
+        elif trio.current_time() > due + limit_s / 4:
+            # It was this process that stood still; what the worker sent meanwhile is not read yet.
+            heard_from = trio.current_time()
+        else:
+            return

@@ -22,7 +22,7 @@ from peen.worker.framing import HEADER
 
 from .child import TERMINAL_SIGNALS, become_subreaper, live
 from .orders import Exited, Kill, NotSpawned, Order, Spawn, Spawned, decode_order, pack, receive, send
-from .proc import all_stats, descendants, read_stat, signal_all
+from .proc import all_stats, descendants, end_descendants, read_stat, reap, signal_all
 
 ORPHAN_PASS_MS: Final = 10  # between two looks at orphans that were killed
 ORPHANS_S: Final = 10.0  # seconds after which those that do not die are only reported
@@ -71,7 +71,7 @@ class Nanny:
         except ConnectionError:
             return  # the controller went while we were telling it something
         finally:
-            self._end_everything()
+            end_descendants(wait_s=ORPHANS_S)
 
     def _timeout_ms(self) -> int | None:
         if self._dead:
@@ -133,7 +133,7 @@ class Nanny:
             self._spares.append(self._fork(warm=True))
 
     def _reap(self) -> None:
-        for pid, status in _reaped():
+        for pid, status in reap():
             if pid in self._workers:
                 self._workers.remove(pid)
                 self._dead[pid] = status
@@ -161,29 +161,6 @@ class Nanny:
 
     def _say(self, report: Order) -> None:
         send(self._channel, pack(report))
-
-    def _end_everything(self) -> None:
-        """SIGKILL every descendant until there is none; whatever SIGKILL cannot end within the limit is left."""
-        deadline = _monotonic_s() + ORPHANS_S
-        while _monotonic_s() < deadline:
-            mine = descendants([os.getpid()], all_stats())
-            if not mine:
-                return
-            signal_all(mine, signal.SIGKILL)
-            select.select([self._wake], [], [], ORPHAN_PASS_MS / 1000)
-            for _ in _reaped():
-                pass
-
-
-def _reaped() -> list[tuple[int, int]]:
-    """Pid and status (exit code, or minus the signal) of every child that has ended."""
-    ended: list[tuple[int, int]] = []
-    try:
-        while (child := os.waitpid(-1, os.WNOHANG))[0]:
-            ended.append((child[0], os.waitstatus_to_exitcode(child[1])))
-    except ChildProcessError:
-        pass  # no children at all
-    return ended
 
 
 def main(arguments: list[str]) -> int:

@@ -114,6 +114,28 @@ def sweep(state_id: str, *, keep: Iterable[int] = (), wait_s: float = KILL_S) ->
     return list(killed)
 
 
+def end_descendants(*, wait_s: float = KILL_S) -> bool:
+    """SIGKILL and reap all that descends from this process, a child subreaper; True once there is nothing left.
+
+    Blocks for at most `wait_s` seconds.
+    """
+    me = os.getpid()
+    ended = _kill_until_none(lambda stats: descendants([me], stats), _monotonic_s() + wait_s)
+    reap()
+    return ended
+
+
+def reap() -> list[tuple[int, int]]:
+    """Pid and status (exit code, or minus the signal) of every child of this process that has ended."""
+    ended: list[tuple[int, int]] = []
+    try:
+        while (child := os.waitpid(-1, os.WNOHANG))[0]:
+            ended.append((child[0], os.waitstatus_to_exitcode(child[1])))
+    except ChildProcessError:
+        pass  # no children at all
+    return ended
+
+
 def signal_all(pids: Collection[int], number: int) -> None:
     """Send `number` to each of `pids` that still exists and is ours."""
     for pid in pids:

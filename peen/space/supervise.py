@@ -13,9 +13,10 @@ from peen.wire.worker import WorkerSettings
 from peen.worker.link import WorkerLink
 
 from .control import Space
-from .generation import CallsOf, GenerationActor, GenerationStore, OnLost, World
-from .generation import Limits as Limits
-from .generation import Placement as Placement
+from .generation import GenerationActor
+from .terms import CallsOf, GenerationStore, OnLost, World
+from .terms import Limits as Limits
+from .terms import Placement as Placement
 
 
 class Supervisor:
@@ -101,6 +102,18 @@ class Supervisor:
             return
         actor.stop(reason)
         await actor.ended.wait()  # no deadline here: each step of the generation's end has its own
+
+    def link_of(self, session_id: str) -> WorkerLink | None:
+        """The link of the session's ready worker, if there is one that takes commands."""
+        actor = self._current(session_id)
+        return None if actor is None or actor.leaving else actor.link
+
+    async def give_up(self, session_id: str, reason: str) -> None:
+        """Kill the session's worker and everything below it; returns when they are gone and recorded."""
+        actor = self._current(session_id)
+        if actor is not None:
+            actor.give_up(reason)
+            await self._wait_ended(actor)
 
     async def settled(self, session_id: str) -> None:
         """Return once a worker that was lost or is being stopped is gone and recorded; at once if none is."""

@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final, NamedTuple
 
 from peen.ids import SessionNo
 from peen.store import keys
-from peen.store.database import Tx
-from peen.wire.worker import ModelCallRecord
+from peen.store.database import Reader, Tx
+from peen.wire.worker import ModelCallRecord, Usage
+
+
+class RunRow(NamedTuple):
+    no: int
+    id: bytes
+    turn_no: int
+    turn_id: bytes
+    stage: str
+    model: str
+    request_settings: bytes
+    state: str
+    finish_reason: str
+    failure_classification: str
+    failure_detail: str
+    started_at_ms: int
+    completed_at_ms: int | None
+
+
+class CallRow(NamedTuple):
+    """One attempt at one round; both count from 0."""
+
+    round: int
+    attempt: int
+    state: str
+    request_sequence: int
+    """Last message of the session that the request was made of."""
+    response_model: str | None
+    finish_reason: str | None
+    failure_kind: str | None
+    failure_detail: str | None
+    started_at_ms: int
+    completed_at_ms: int
+    usage: Usage
+
 
 ATTEMPTS_PER_ROUND: Final = 64
 
@@ -25,6 +61,29 @@ INSERT INTO model_call (key, state, generation_no, request_sequence, response, r
                         prompt_tokens, completion_tokens, reasoning_tokens, cache_read_tokens, cache_write_tokens,
                         failure_kind, failure_detail, started_at_ms, completed_at_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_SELECT_RUN: Final = """
+SELECT r.no, r.id, r.turn_no, t.id, r.stage, r.model, r.request_settings, r.state, r.finish_reason,
+       r.failure_classification, r.failure_detail, r.started_at_ms, r.completed_at_ms
+  FROM model_run r JOIN turn t ON t.no = r.turn_no
+"""
+_RUNS: Final = (
+    _SELECT_RUN
+    + """
+ WHERE r.session_no = :session_no AND (:stage IS NULL OR r.stage = :stage) AND (:state IS NULL OR r.state = :state)
+ ORDER BY r.no DESC LIMIT :limit OFFSET :offset
+"""
+)
+_RUN_BY_ID: Final = _SELECT_RUN + " WHERE r.session_no = ? AND r.id = ?"
+_ROUNDS: Final = f"""
+SELECT DISTINCT (key & 0xFFFFFFFF) / {ATTEMPTS_PER_ROUND} FROM model_call WHERE key >= ? AND key < ?
+ ORDER BY 1 LIMIT ? OFFSET ?
+"""
+_CALLS: Final = f"""
+SELECT (key & 0xFFFFFFFF) / {ATTEMPTS_PER_ROUND}, key % {ATTEMPTS_PER_ROUND}, state, request_sequence, response_model,
+       finish_reason, failure_kind, failure_detail, started_at_ms, completed_at_ms, prompt_tokens, completion_tokens,
+       reasoning_tokens, cache_read_tokens, cache_write_tokens
+  FROM model_call WHERE key >= ? AND key < ? ORDER BY key
 """
 _NEXT_ATTEMPT: Final = "SELECT count(*) FROM model_call WHERE key >= ? AND key < ?"
 
@@ -73,3 +132,35 @@ def end_runs(
 ) -> None:
     """End whatever run of the turn is still open."""
     tx.execute(_END, (state, finish_reason, classification, detail, at_ms, turn_no))
+
+
+def runs(
+    db: Reader, session_no: SessionNo, *, stage: str | None, state: str | None, limit: int, offset: int
+) -> Iterator[RunRow]:
+    """Newest first; of one stage and state only, unless these are None."""
+    span = {"session_no": session_no, "stage": stage, "state": state, "limit": limit, "offset": offset}
+    return map(RunRow._make, db.execute(_RUNS, span))
+
+
+def run_by_id(db: Reader, session_no: SessionNo, run_id: bytes) -> RunRow | None:
+    """None also for a run of another session."""
+    row = db.row(_RUN_BY_ID, (session_no, run_id))
+    return None if row is None else RunRow(*row)
+
+
+def rounds(db: Reader, run_no: int, *, limit: int = keys.MAX_SEQUENCE, offset: int = 0) -> Iterator[list[CallRow]]:
+    """The attempts of each round, by round, then by attempt; the last one tells how the round ended."""
+    first, end = keys.join(run_no, 0), keys.join(run_no + 1, 0)
+    wanted = [number for (number,) in db.rows(_ROUNDS, (first, end, limit, offset))]
+    if wanted:
+        first, end = (keys.join(run_no, number * ATTEMPTS_PER_ROUND) for number in (wanted[0], wanted[-1] + 1))
+        attempts = (CallRow(*row[:10], usage=_usage(row[10:])) for row in db.execute(_CALLS, (first, end)))
+        for _, round_attempts in groupby(attempts, key=lambda attempt: attempt.round):
+            yield list(round_attempts)
+
+
+def _usage(row: tuple[int | None, ...]) -> Usage:
+    prompt, completion, reasoning, cache_read, cache_write = row
+    return Usage(
+        prompt=prompt, completion=completion, reasoning=reasoning, cache_read=cache_read, cache_write=cache_write
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -27,17 +27,18 @@ _KEEP: Final = "RELEASE request"
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One change on its way. `attempts` counts how often a full disk has put off a terminal one."""
+    """One change on its way; see `Database.write`. `attempts` counts how often a full disk has put it off."""
 
     change: Change[Any]
     done: Done[Any]
     terminal: bool = False
     attempts: int = 0
+    unchecked: bool = False
 
 
 @dataclass(slots=True)
 class Answered:
-    """What a batch came to: outcomes in the order of the requests, and what the commits touched."""
+    """What a batch came to: outcomes in the order in which they were run, and what the commits touched."""
 
     results: list[tuple[Request, outcome.Outcome[Any]]] = field(default_factory=list)
     touched: Touched = field(default_factory=dict)
@@ -106,10 +107,13 @@ class BatchRunner:
     def run(self, requests: Sequence[Request]) -> Answered:
         """Commit what can be committed of `requests`; every one has its outcome, or a place in `again`."""
         answered = Answered()
-        together = self._together(requests, answered.touched) if len(requests) > 1 else None
+        ordered = sorted(requests, key=lambda request: request.unchecked)
+        checked = [each for each in ordered if not each.unchecked]
+        together = self._together(checked, answered.touched) if len(checked) > 1 else None
         # None: nothing of the batch happened, so each request gets a transaction, and a truth, of its own.
-        results = together if together is not None else [self._alone(each, answered.touched) for each in requests]
-        for request, result in zip(requests, results, strict=True):
+        results = together or []
+        results += [self._alone(each, answered.touched) for each in ordered[len(results) :]]
+        for request, result in zip(ordered, results, strict=True):
             settled: outcome.Outcome[Any] | None = result
             if isinstance(result, outcome.Error):
                 settled = self._settle_failure(request, result, answered.touched)
@@ -157,19 +161,32 @@ class BatchRunner:
         """One request in a transaction of its own."""
         connection = self._connection
         tx = self._open()
-        try:
-            connection.execute(_BEGIN)
-            result: outcome.Outcome[Any] = outcome.capture(request.change, tx)
-            tx.end()
-            if isinstance(result, outcome.Error):
+        with self._foreign_keys(enforced=not request.unchecked):
+            try:
+                connection.execute(_BEGIN)
+                result: outcome.Outcome[Any] = outcome.capture(request.change, tx)
+                tx.end()
+                if isinstance(result, outcome.Error):
+                    self._roll_back()
+                    return result
+                self._commit()
+            except apsw.Error as exc:
                 self._roll_back()
-                return result
-            self._commit()
-        except apsw.Error as exc:
-            self._roll_back()
-            return outcome.Error(exc)
+                return outcome.Error(exc)
         _merge(touched, tx.touched)
         return result
+
+    @contextmanager
+    def _foreign_keys(self, *, enforced: bool) -> Iterator[None]:
+        """Around one transaction, as SQLite does not change this inside of one."""
+        if enforced:
+            yield
+            return
+        self._connection.execute("PRAGMA foreign_keys = OFF")
+        try:
+            yield
+        finally:
+            self._connection.execute("PRAGMA foreign_keys = ON")
 
     def _settle_failure(self, request: Request, failed: outcome.Error, touched: Touched) -> outcome.Outcome[Any] | None:
         """The failure as its caller gets it; a terminal request on a full disk is first run again with the reserve."""

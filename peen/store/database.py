@@ -103,12 +103,14 @@ class Database(Protocol):
     on_commit: Callable[[Touched], None] | None
     """Called after a commit that touched something, before the callers of that commit are woken. Must not raise."""
 
-    async def write(self, change: Change[T], *, terminal: bool = False) -> T:
+    async def write(self, change: Change[T], *, terminal: bool = False, unchecked: bool = False) -> T:
         """Run `change` in a transaction; once this returns, it is committed.
 
         Cancelled before it is queued: nothing was written. From then on the wait cannot be cancelled, so nobody
         has to guess whether a write happened. `terminal` is for the last commit of a turn or a run: on a full
-        disk it gets the reserve, and is tried until it succeeds or the database closes.
+        disk it gets the reserve, and is tried until it succeeds or the database closes. `unchecked` is for removing
+        whole families of rows, children first: a transaction of its own in which foreign keys are not enforced,
+        since each parent would be looked for in all the tables that may refer to it.
         Raises: what `change` raised (its writes are undone); StorageError, naming the file, when the file failed.
         """
 

@@ -54,11 +54,11 @@ class DirectDatabase:
         self._closed = False
         self._guard(True)
 
-    async def write(self, change: Change[T], *, terminal: bool = False) -> T:
+    async def write(self, change: Change[T], *, terminal: bool = False, unchecked: bool = False) -> T:
         """See `Database.write`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         answer = _Answer()
-        self._queue(Request(change, answer.arrive, terminal))
+        self._queue(Request(change, answer.arrive, terminal, unchecked=unchecked))
         for _ in range(self._chance.randint(0, _MOST_YIELDS)):
             await trio.lowlevel.cancel_shielded_checkpoint()
         if answer.outcome is None:

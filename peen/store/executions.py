@@ -14,6 +14,8 @@ from peen.store.database import Reader, Tx
 from peen.wire.worker import Claim, Completion
 
 ENGINE_VERSION: Final = 1
+STOP: Final = "stop"
+"""The pause reason of a Stop."""
 
 
 class ExecutionRow(NamedTuple):
@@ -22,6 +24,7 @@ class ExecutionRow(NamedTuple):
     session_no: SessionNo
     turn_no: int
     state: str
+    pause_reason: str | None
     control_revision: int
     holder: bytes | None
     generation_no: int | None
@@ -40,7 +43,7 @@ class StepRow(NamedTuple):
 
 
 _SELECT: Final = """
-SELECT no, id, session_no, turn_no, state, control_revision, holder, generation_no FROM execution
+SELECT no, id, session_no, turn_no, state, pause_reason, control_revision, holder, generation_no FROM execution
 """
 _BY_ID: Final = _SELECT + " WHERE id = ?"
 _BY_TURN: Final = _SELECT + " WHERE turn_no = ? AND kind = 'root'"
@@ -56,10 +59,12 @@ _END: Final = """
 UPDATE execution SET state = ?, holder = NULL, output = ?, ended_at_ms = ? WHERE no = ? AND state = 'running'
 """
 _PAUSE: Final = """
-UPDATE execution SET state = 'paused', pause_reason = ?, holder = NULL, control_revision = control_revision + 1
+UPDATE execution SET state = 'paused', pause_reason = ?, control_revision = control_revision + 1
  WHERE no = ? AND state = 'running'
 RETURNING control_revision
 """
+_VOID: Final = "UPDATE execution SET holder = NULL WHERE no = ?"
+_RUNNING: Final = _SELECT + " WHERE session_no = ? AND state = 'running' ORDER BY no"
 _PAUSE_REASON: Final = """
 SELECT pause_reason FROM execution WHERE session_no = ? AND state = 'paused' ORDER BY no DESC LIMIT 1
 """
@@ -116,14 +121,20 @@ def create_root(
 def held(tx: Tx, execution_id: bytes, *, holder: bytes, generation_no: int) -> ExecutionRow:
     """The execution, if this holder of this generation may write to it now.
 
-    Raises: StaleClaim if it does not exist, has ended or is paused, or somebody else holds it.
+    One that a Stop has paused is still held until its turn has ended, for results of tools that had begun before.
+    Raises: StaleClaim if it does not exist, has ended, is paused otherwise, or somebody else holds it.
     """
     row = by_id(tx, execution_id)
     if row is None:
         raise StaleClaim("no such execution")
-    if row.state != "running" or row.holder != holder or row.generation_no != generation_no:
+    is_open = row.state == "running" or (row.state == "paused" and row.pause_reason == STOP)
+    if not is_open or row.holder != holder or row.generation_no != generation_no:
         raise StaleClaim(f"this execution is {row.state} and not held by the writer: stop, and write nothing more")
     return row
+
+
+def running(db: Reader | Tx, session_no: SessionNo) -> list[ExecutionRow]:
+    return [ExecutionRow(*row) for row in db.rows(_RUNNING, (session_no,))]
 
 
 def by_id(db: Reader | Tx, execution_id: bytes) -> ExecutionRow | None:
@@ -140,13 +151,23 @@ def end(tx: Tx, no: int, *, state: str, output: bytes, at_ms: int) -> None:
     tx.execute(_END, (state, output, at_ms, no))
 
 
-def pause(tx: Tx, no: int, *, reason: str, at_ms: int) -> None:
-    """Pause a running execution and void its holder: whoever held it can write nothing from here on."""
+def fence(tx: Tx, no: int, *, reason: str, at_ms: int) -> None:
+    """Pause a running execution under a new control revision: no step begins any more."""
     row = tx.row(_PAUSE, (reason, no))
-    if row is None:
-        return
-    tx.execute(_UNCERTAIN, (at_ms, keys.join(no, 0), keys.join(no + 1, 0)))
-    add_event(tx, no, "execution.paused", {"reason": reason, "controlRevision": row[0]}, at_ms=at_ms)
+    if row is not None:
+        add_event(tx, no, "execution.paused", {"reason": reason, "controlRevision": row[0]}, at_ms=at_ms)
+
+
+def release(tx: Tx, no: int, *, at_ms: int) -> None:
+    """Void the holder of a paused execution: from here on it writes nothing. Steps that were cut off are closed."""
+    settle(tx, no, at_ms=at_ms)
+    tx.execute(_VOID, (no,))
+
+
+def pause(tx: Tx, no: int, *, reason: str, at_ms: int) -> None:
+    """Pause a running execution and void its holder, at once."""
+    fence(tx, no, reason=reason, at_ms=at_ms)
+    release(tx, no, at_ms=at_ms)
 
 
 def claim(tx: Tx, execution_no: int, claim: Claim, *, generation_no: int, at_ms: int) -> None:

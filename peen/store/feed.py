@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from peen.ids import SessionNo
@@ -25,6 +25,18 @@ class FeedRow(NamedTuple):
     created_at_ms: int
 
 
+class EventRow(NamedTuple):
+    """A protocol event of a root turn, as a record beside its frame."""
+
+    sequence: int
+    type: str
+    data: bytes
+    turn_id: bytes
+    request_id: bytes
+    generation_id: bytes | None
+    created_at_ms: int
+
+
 MAX_READ_BYTES: Final = 4 * 1024 * 1024
 
 _INSERT: Final = """
@@ -34,6 +46,19 @@ _AFTER: Final = """
 SELECT f.key & 0xFFFFFFFF, f.type, f.data, coalesce(i.request_id, t.request_id), f.created_at_ms
   FROM feed f LEFT JOIN inbox i ON i.no = f.inbox_no LEFT JOIN turn t ON t.no = f.turn_no
  WHERE f.key > ? AND f.key <= ? ORDER BY f.key LIMIT ?
+"""
+# Pieces of content, frames of children and notices are none; what is skipped is not even looked at.
+_EVENTS: Final = """
+SELECT f.key & 0xFFFFFFFF, f.type, f.data, coalesce(t.id, i.turn_id), coalesce(i.request_id, t.request_id), g.id,
+       f.created_at_ms
+  FROM (SELECT key FROM feed
+         WHERE key > :low AND key <= :high AND type NOT GLOB 'content_block_*' AND type NOT GLOB 'agent.run.*'
+           AND coalesce(turn_no, inbox_no) IS NOT NULL
+         ORDER BY key {order} LIMIT :limit OFFSET :offset) wanted
+       JOIN feed f ON f.key = wanted.key
+       LEFT JOIN inbox i ON i.no = f.inbox_no LEFT JOIN turn t ON t.no = f.turn_no
+       LEFT JOIN generation g ON g.no = f.generation_no
+ ORDER BY f.key {order}
 """
 _LOG: Final = "INSERT INTO session_log (key, type, ref, created_at_ms) VALUES (?, ?, ?, ?)"
 _BLOCKS: Final = """
@@ -114,6 +139,13 @@ def after(
         found.append(FeedRow(*row))
     reading.close()
     return found
+
+
+def events(db: Reader, session_no: SessionNo, *, limit: int, offset: int, newest_first: bool) -> Iterator[EventRow]:
+    """Protocol events of the session's root turns. May look at every frame of the session to skip `offset`."""
+    sql = _EVENTS.format(order="DESC" if newest_first else "ASC")
+    span = {"low": keys.join(session_no, 0), "high": keys.join(session_no, keys.MAX_SEQUENCE)}
+    return map(EventRow._make, db.execute(sql, {**span, "limit": limit, "offset": offset}))
 
 
 def open_blocks(db: Reader | Tx, turn_no: int) -> list[int]:

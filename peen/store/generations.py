@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from peen.ids import SessionNo
@@ -17,9 +18,31 @@ class GenerationRow(NamedTuple):
     process_started: int | None
 
 
+class GenerationRecord(NamedTuple):
+    """What is told of a generation."""
+
+    id: bytes
+    kind: str
+    agent_space: str
+    agent_space_revision: int
+    state: str
+    workspace: str
+    container_id: str | None
+    image_digest: str | None
+    failure_detail: str | None
+    created_at_ms: int
+    started_at_ms: int | None
+    ended_at_ms: int | None
+
+
 _SELECT: Final = "SELECT no, id, session_no, state, process_id, process_started FROM generation"
 _OPEN: Final = _SELECT + " WHERE state NOT IN ('stopped', 'failed') ORDER BY no"
 _BY_ID: Final = _SELECT + " WHERE id = ?"
+_PAGE: Final = """
+SELECT id, kind, agent_space, agent_space_revision, state, workspace, container_id, image_digest, failure_detail,
+       created_at_ms, started_at_ms, ended_at_ms
+  FROM generation WHERE session_no = ? ORDER BY no DESC LIMIT ? OFFSET ?
+"""
 _CREATE: Final = """
 INSERT INTO generation (id, session_no, kind, agent_space, state, workspace, credential_sha256, socket_path,
                         created_at_ms)
@@ -81,6 +104,11 @@ def ended(tx: Tx, generation_id: bytes, *, state: str, detail: str | None, exit_
 def by_id(db: Reader | Tx, generation_id: bytes) -> GenerationRow | None:
     row = db.row(_BY_ID, (generation_id,))
     return None if row is None else GenerationRow(*row)
+
+
+def page(db: Reader, session_no: SessionNo, *, limit: int, offset: int) -> Iterator[GenerationRecord]:
+    """Generations of one session, newest first."""
+    return map(GenerationRecord._make, db.execute(_PAGE, (session_no, limit, offset)))
 
 
 def not_ended(db: Reader | Tx) -> list[GenerationRow]:

@@ -69,19 +69,18 @@ class GroupDatabase:
         self._closing = False
         self._thread.start()
 
-    async def write(self, change: Change[T], *, terminal: bool = False) -> T:
+    async def write(self, change: Change[T], *, terminal: bool = False, unchecked: bool = False) -> T:
         """See `Database.write`."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        self.submit(change, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()), terminal=terminal)
+        wake = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
+        self._put(Request(change, wake, terminal, unchecked=unchecked))
         # No deadline: the thread answers every request, and giving up would leave the caller not knowing.
         answer: T = await trio.lowlevel.wait_task_rescheduled(_not_cancellable)
         return answer
 
     def submit(self, change: Change[T], done: Done[T], *, terminal: bool = False) -> None:
         """See `Database.submit`."""
-        if self._refusal is not None:
-            raise StorageFailed(str(self.path), self._refusal)
-        self._queue.put(Request(change, done, terminal))
+        self._put(Request(change, done, terminal))
 
     async def aclose(self) -> None:
         """Answer everything that was submitted, empty the log, close.
@@ -99,6 +98,11 @@ class GroupDatabase:
         # After the reader, so that it is the last one and removes the log. A log that it cannot copy is copied later.
         with suppress(apsw.Error):
             self._writer.close()
+
+    def _put(self, request: Request) -> None:
+        if self._refusal is not None:
+            raise StorageFailed(str(self.path), self._refusal)
+        self._queue.put(request)
 
     # --- on the Trio thread, called by the writer -----------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from peen.errors import SessionNotFound
 from peen.ids import SessionNo
 from peen.store.database import Reader, Tx
 
@@ -20,30 +21,40 @@ class InboxRow(NamedTuple):
     content: str
     settings: bytes
     directory: str
+    was_queued: int
     feed_cursor: int
 
 
 _SELECT: Final = """
-SELECT no, session_no, frame_id, digest, request_id, turn_id, turn_no, state, content, settings, directory, feed_cursor
+SELECT no, session_no, frame_id, digest, request_id, turn_id, turn_no, state, content, settings, directory,
+       was_queued, feed_cursor
   FROM inbox
 """
 _BY_FRAME: Final = _SELECT + " WHERE session_no = ? AND frame_id = ?"
 _BY_TURN: Final = _SELECT + " WHERE session_no = ? AND turn_id = ? ORDER BY no LIMIT 1"
-_OPENING: Final = _SELECT + " WHERE state = 'opening' ORDER BY no"
-_ACCEPT: Final = """
-INSERT INTO inbox (session_no, frame_id, digest, request_id, turn_id, state, content, settings, directory, feed_cursor,
-                   created_at_ms)
-SELECT no, :frame_id, :digest, :request_id, :turn_id, 'opening', :content, :settings, workspace, feed_sequence, :at_ms
-  FROM session WHERE no = :session_no
+_OPENING: Final = _SELECT + " WHERE state IN ('opening', 'deferred') ORDER BY no"
+_ADD: Final = """
+INSERT INTO inbox (session_no, frame_id, digest, request_id, turn_id, state, content, settings, directory, was_queued,
+                   feed_cursor, created_at_ms)
+SELECT no, :frame_id, :digest, :request_id, :turn_id, :state, :content, :settings, workspace, :state = 'queued',
+       feed_sequence, :at_ms
+  FROM session WHERE no = :session_no AND deleting_at_ms IS NULL
 RETURNING no
+"""
+_QUEUED: Final = _SELECT + " WHERE state = 'queued' AND session_no = ? AND turn_id = ? ORDER BY no"
+_COUNT_QUEUED: Final = "SELECT count(*) FROM inbox WHERE state = 'queued' AND session_no = ? AND turn_id = ?"
+_FORWARD: Final = """
+UPDATE inbox SET turn_id = :next, state = CASE WHEN no = :first THEN 'deferred' ELSE state END
+ WHERE state = 'queued' AND session_no = :session_no AND turn_id = :turn_id
 """
 _SETTLE: Final = "UPDATE inbox SET state = ?, turn_no = ? WHERE no = ?"
 
 
-def accept(
+def add(
     tx: Tx,
     session_no: SessionNo,
     *,
+    state: Literal["opening", "queued"],
     frame_id: bytes,
     digest: bytes,
     request_id: bytes,
@@ -52,16 +63,41 @@ def accept(
     settings: bytes,
     at_ms: int,
 ) -> int:
-    """Number of the accepted message that will open turn `turn_id`. Raises apsw.ConstraintError for a known frame."""
+    """Number of an accepted message that opens turn `turn_id`, or waits for it.
+
+    Raises: apsw.ConstraintError for a frame that was accepted before; SessionNotFound if the session is gone.
+    """
     row = tx.row(
-        _ACCEPT,
+        _ADD,
         {
             "session_no": session_no, "frame_id": frame_id, "digest": digest, "request_id": request_id,
-            "turn_id": turn_id, "content": content, "settings": settings, "at_ms": at_ms,
+            "turn_id": turn_id, "state": state, "content": content, "settings": settings, "at_ms": at_ms,
         },
     )  # fmt: skip
-    assert row is not None, f"no session {session_no}"
+    if row is None:
+        raise SessionNotFound("metadata.sessionId: this session was deleted")
     return int(row[0])
+
+
+def queued(db: Reader | Tx, session_no: SessionNo, turn_id: bytes) -> list[InboxRow]:
+    """Messages that wait for turn `turn_id`, in order of acceptance."""
+    return [InboxRow(*row) for row in db.rows(_QUEUED, (session_no, turn_id))]
+
+
+def count_queued(db: Reader | Tx, session_no: SessionNo, turn_id: bytes) -> int:
+    row = db.row(_COUNT_QUEUED, (session_no, turn_id))
+    assert row is not None
+    return int(row[0])
+
+
+def forward(tx: Tx, session_no: SessionNo, turn_id: bytes, *, next_turn_id: bytes) -> InboxRow | None:
+    """Hand what still waits for an ended turn to the next one, which the first of them opens; that first message."""
+    waiting = queued(tx, session_no, turn_id)
+    if not waiting:
+        return None
+    bindings = {"next": next_turn_id, "first": waiting[0].no, "session_no": session_no, "turn_id": turn_id}
+    tx.execute(_FORWARD, bindings)
+    return waiting[0]
 
 
 def by_frame(db: Reader | Tx, session_no: SessionNo, frame_id: bytes) -> InboxRow | None:
@@ -70,13 +106,13 @@ def by_frame(db: Reader | Tx, session_no: SessionNo, frame_id: bytes) -> InboxRo
 
 
 def by_turn(db: Reader | Tx, session_no: SessionNo, turn_id: bytes) -> InboxRow | None:
-    """The message that opened, or is to open, turn `turn_id`."""
+    """The message that opened, or is to open, turn `turn_id`: the first of all that belong to it."""
     row = db.row(_BY_TURN, (session_no, turn_id))
     return None if row is None else InboxRow(*row)
 
 
 def opening(db: Reader | Tx) -> list[InboxRow]:
-    """Accepted messages whose turn was never opened, in order of acceptance, of all sessions."""
+    """Accepted messages that were to open a turn and never did, in order of acceptance, of all sessions."""
     return [InboxRow(*row) for row in db.rows(_OPENING)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -41,11 +41,13 @@ SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thin
   FROM message m JOIN turn t ON t.no = m.turn_no
  WHERE m.key > :low AND m.key <= :high ORDER BY m.key {order} LIMIT :limit OFFSET :offset
 """
-_HISTORY: Final = """
+_SELECT_HISTORY: Final = """
 SELECT key & 0xFFFFFFFF, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
        injected_kind
-  FROM message WHERE key > ? AND key <= ? ORDER BY key
+  FROM message
 """
+_HISTORY: Final = _SELECT_HISTORY + " WHERE key > ? AND key <= ? ORDER BY key"
+_OF_TURN: Final = _SELECT_HISTORY + " WHERE turn_no = ? ORDER BY key"
 _MARK_INCOMPLETE: Final = "UPDATE message SET incomplete = 1 WHERE turn_no = ? AND role IN ('assistant', 'tool')"
 _CALLS: Final = "SELECT tool_calls FROM message WHERE turn_no = ? AND tool_calls IS NOT NULL ORDER BY key"
 _RESULTS: Final = "SELECT tool_call_id, is_error FROM message WHERE turn_no = ? AND role = 'tool'"
@@ -99,19 +101,30 @@ def history(
     size = 0
     cursor = db.execute(_HISTORY, (keys.join(session_no, after), keys.join(session_no, up_to)))
     for row in cursor:
-        sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind = row
+        message = _history_message(row)
+        record = message.message
         # Six bytes is the longest JSON escape of one character.
-        size += 512 + 6 * (len(content) + len(thinking or "")) + len(calls or b"")
+        size += 512 + 6 * (len(record.content) + len(record.thinking or "")) + len(row[6] or b"")
         if found and size > max_bytes:
             cursor.close()
             return found, True
-        record = MessageRecord(
-            role=role, content=content, model=model, thinking=thinking,
-            tool_calls=None if calls is None else _TOOL_CALLS.decode(calls),
-            tool_call_id=call_id, is_error=bool(is_error), injected=bool(injected), injected_kind=kind,
-        )  # fmt: skip
-        found.append(HistoryMessage(sequence=sequence, turn=turn_no, message=record))
+        found.append(message)
     return found, False
+
+
+def of_turn(db: Reader | Tx, turn_no: int) -> list[HistoryMessage]:
+    """Every message of one turn, in order."""
+    return [_history_message(row) for row in db.rows(_OF_TURN, (turn_no,))]
+
+
+def _history_message(row: tuple[Any, ...]) -> HistoryMessage:
+    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind = row
+    record = MessageRecord(
+        role=role, content=content, model=model, thinking=thinking,
+        tool_calls=None if calls is None else _TOOL_CALLS.decode(calls),
+        tool_call_id=call_id, is_error=bool(is_error), injected=bool(injected), injected_kind=kind,
+    )  # fmt: skip
+    return HistoryMessage(sequence=sequence, turn=turn_no, message=record)
 
 
 def mark_incomplete(tx: Tx, turn_no: int) -> None:

@@ -41,10 +41,10 @@ SELECT s.no, s.id, s.workspace, s.agent_space, s.root_agent, s.model, s.created_
        (SELECT count(*) FROM execution e WHERE e.session_no = s.no AND e.state = 'paused')
   FROM session s
 """
-_BY_ID: Final = _SELECT + " WHERE s.id = ?"
+_BY_ID: Final = _SELECT + " WHERE s.id = ? AND s.deleting_at_ms IS NULL"
 _BY_NO: Final = _SELECT + " WHERE s.no = ?"
-_BY_WORKSPACE: Final = _SELECT + " WHERE s.workspace = ?"
-_PAGE: Final = _SELECT + " ORDER BY s.updated_at_ms DESC, s.no DESC LIMIT ? OFFSET ?"
+_BY_WORKSPACE: Final = _SELECT + " WHERE s.workspace = ?"  # a session that is being deleted has given its own back
+_PAGE: Final = _SELECT + " WHERE s.deleting_at_ms IS NULL ORDER BY s.updated_at_ms DESC, s.no DESC LIMIT ? OFFSET ?"
 _CREATE: Final = """
 INSERT INTO session (id, workspace, agent_space, root_agent, model, created_at_ms, updated_at_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (workspace) DO NOTHING
@@ -56,6 +56,8 @@ UPDATE session SET message_sequence = message_sequence + :n, message_count = mes
                    last_message_at_ms = :at, updated_at_ms = :at
  WHERE no = :no RETURNING message_sequence
 """
+_ADVANCE_STOP: Final = "UPDATE session SET stop_revision = stop_revision + 1 WHERE no = ? RETURNING stop_revision"
+_MESSAGE_SEQUENCE: Final = "SELECT message_sequence FROM session WHERE no = ?"
 _COUNT_COMPLETED: Final = """
 UPDATE session SET completed_turn_count = completed_turn_count + 1, updated_at_ms = ? WHERE no = ?
 """
@@ -78,6 +80,7 @@ def by_id(db: Reader | Tx, session_id: bytes) -> SessionRow | None:
 
 
 def by_no(db: Reader | Tx, no: SessionNo) -> SessionRow | None:
+    """Also one that is being deleted: `by_id` and all lists hide it."""
     row = db.row(_BY_NO, (no,))
     return None if row is None else SessionRow(*row)
 
@@ -93,7 +96,7 @@ def page(db: Reader, *, limit: int, offset: int) -> list[SessionRow]:
 
 
 def count(db: Reader) -> int:
-    row = db.row("SELECT count(*) FROM session")
+    row = db.row("SELECT count(*) FROM session WHERE deleting_at_ms IS NULL")
     assert row is not None
     return int(row[0])
 
@@ -113,11 +116,23 @@ def take_message_sequences(tx: Tx, no: SessionNo, n: int, *, at_ms: int) -> int:
     return int(row[0])
 
 
+def advance_stop(tx: Tx, no: SessionNo) -> int:
+    """A new stop revision: what was accepted under an older one does not begin by itself any more."""
+    return _taken(tx, _ADVANCE_STOP, (no,))
+
+
+def message_sequence(db: Reader | Tx, no: SessionNo) -> int:
+    """The last message sequence of the session."""
+    row = db.row(_MESSAGE_SEQUENCE, (no,))
+    assert row is not None, f"no session {no}"
+    return int(row[0])
+
+
 def count_completed_turn(tx: Tx, no: SessionNo, *, at_ms: int) -> None:
     tx.execute(_COUNT_COMPLETED, (at_ms, no))
 
 
-def _taken(tx: Tx, sql: str, bindings: tuple[int, int]) -> int:
+def _taken(tx: Tx, sql: str, bindings: tuple[int, ...]) -> int:
     row = tx.row(sql, bindings)
-    assert row is not None, f"no session {bindings[1]}"
+    assert row is not None, f"no session {bindings[-1]}"
     return int(row[0])

@@ -43,6 +43,7 @@ VALUES (:id, :session_no, :request_id, :workspace, :model, 'running', :feed_curs
         :generation_no, :at_ms)
 RETURNING no
 """
+_REQUEST_CANCEL: Final = "UPDATE turn SET cancel_requested = 1 WHERE no = ? AND state = 'running'"
 _END: Final = """
 UPDATE turn SET state = ?, failure_classification = ?, completed_at_ms = ? WHERE no = ? AND state = 'running'
 RETURNING no
@@ -80,6 +81,11 @@ def open_turn(
 def end_turn(tx: Tx, no: int, *, state: str, classification: str, at_ms: int) -> bool:
     """End a running turn; False if it had ended before, and then nothing changed."""
     return tx.row(_END, (state, classification, at_ms, no)) is not None
+
+
+def request_cancel(tx: Tx, no: int) -> None:
+    """Record that a running turn was told to end."""
+    tx.execute(_REQUEST_CANCEL, (no,))
 
 
 def by_id(db: Reader | Tx, turn_id: bytes) -> TurnRow | None:

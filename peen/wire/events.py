@@ -127,9 +127,14 @@ class ProviderRetry(Payload, frozen=True, kw_only=True):
 # --- content blocks -------------------------------------------------------------------------------------------------
 
 
-class _Part(
-    Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, forbid_unknown_fields=True
-):  # their members are spelt with underscores on the wire
+# The members of these are spelt with underscores on the wire.
+
+
+class _Block(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Part(_Block, frozen=True, kw_only=True, tag_field="type"):
     pass
 
 
@@ -179,23 +184,26 @@ class JsonPartial(_Part, frozen=True, kw_only=True, tag="json_partial"):
     text: str
 
 
-class ContentBlockStart(_Part, frozen=True, kw_only=True, tag="content_block_start"):
+class ContentBlockStart(_Block, frozen=True, kw_only=True):
     """Opens block `index` of the turn."""
 
+    type: Literal["content_block_start"]
     index: Count
     content_block: TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
 
 
-class ContentBlockDelta(_Part, frozen=True, kw_only=True, tag="content_block_delta"):
+class ContentBlockDelta(_Block, frozen=True, kw_only=True):
     """Goes on block `index`."""
 
+    type: Literal["content_block_delta"]
     index: Count
     delta: TextDelta | ThinkingDelta | InputJsonDelta | JsonPartial
 
 
-class ContentBlockStop(_Part, frozen=True, kw_only=True, tag="content_block_stop"):
+class ContentBlockStop(_Block, frozen=True, kw_only=True):
     """Closes block `index`. A block that an end of the turn left open is closed just before the terminal frame."""
 
+    type: Literal["content_block_stop"]
     index: Count
 
 

@@ -112,7 +112,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         about="The listener starts only when everything behind it is ready, so this and `/ready` say the same.",
         public=True,
     ),
-    Operation("GET", "/ready", "getReadiness", "probes", "Whether the controller takes work.", rest.Health, public=True),
+    Operation(
+        "GET", "/ready", "getReadiness", "probes", "Whether the controller takes work.", rest.Health, public=True
+    ),
     Operation(
         "POST", f"{API}/sessions/open", "openSession", "sessions", "Open the session of a workspace.",
         rest.OpenedSession,
@@ -137,6 +139,14 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         about=(
             "`feedSequence` is the newest frame of its feed. While a turn runs, `activeTurnFeedSequence` is the cursor "
             "from which the feed gives all frames of that turn."
+        ),
+    ),
+    Operation(
+        "POST", f"{API}/session/cancel", "cancelSession", "sessions", "Stop what runs in a session.",
+        rest.CancelAccepted, status=202, session=True,
+        about=(
+            "Answers once nothing new begins; what runs ends within seconds, and `turn.cancelled` tells of it. Work "
+            "that was not finished is kept, paused. Also answered so where nothing ran."
         ),
     ),
     Operation(

@@ -288,6 +288,13 @@ class HistoryRows(WorkerStruct, frozen=True, kw_only=True):
     has_more: bool = False
 
 
+class Continuation(WorkerStruct, frozen=True, kw_only=True):
+    """What begins instead of a completed end, if messages wait to be delivered."""
+
+    claims: list[Claim] = []
+    passed: list[Completion] = []
+
+
 class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     """One transaction: what ended, what it wrote, what begins at once, and perhaps the end of the turn.
 
@@ -304,12 +311,21 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     claims: list[Claim] = []
     passed: list[Completion] = []
     terminal: Terminal | None = None
+    continuation: Continuation | None = None
 
 
 class Committed(WorkerStruct, frozen=True, kw_only=True):
-    """`message_sequence` is the last one of the session after the commit."""
+    """`message_sequence` is the last one of the session after the commit.
+
+    `delivered` are queued messages that reached the model with this commit: they stand in the transcript already.
+    `continued` says that the end did not happen because of them; `stopped` that a Stop came first: the results of
+    tools are saved, and nothing follows from them.
+    """
 
     message_sequence: int
+    delivered: list[MessageRecord] = []
+    continued: bool = False
+    stopped: bool = False
 
 
 class EmitEvents(WorkerStruct, frozen=True, kw_only=True):
@@ -347,6 +363,14 @@ class TurnEnded(WorkerStruct, frozen=True, kw_only=True):
     state: str
 
 
+class CancelTurns(WorkerStruct, frozen=True, kw_only=True):
+    """End every running turn: provider request, tools, foreground commands. The reply comes when all is quiet."""
+
+
+class TurnsCancelled(WorkerStruct, frozen=True, kw_only=True):
+    pass
+
+
 class Shutdown(WorkerStruct, frozen=True, kw_only=True):
     """End running turns as interrupted work, then exit."""
 
@@ -363,6 +387,7 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
 }
 COMMANDS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "runTurn": (RunTurn, TurnEnded),
+    "cancel": (CancelTurns, TurnsCancelled),
     "shutdown": (Shutdown, ShutDown),
 }
 

@@ -18,7 +18,16 @@ from peen.settings.environment import command_environment
 from peen.tool.registry import standard_tools
 from peen.turn.actor import TurnActor
 from peen.turn.workshop import Workshop
-from peen.wire.worker import LaunchDocument, RunTurn, ShutDown, Shutdown, TurnEnded, WorkerStruct
+from peen.wire.worker import (
+    CancelTurns,
+    LaunchDocument,
+    RunTurn,
+    ShutDown,
+    Shutdown,
+    TurnEnded,
+    TurnsCancelled,
+    WorkerStruct,
+)
 from peen.worker.journal import LinkJournal
 from peen.worker.link import ControllerLink, connect
 
@@ -58,6 +67,7 @@ class _Worker:
         self._shop: Workshop | None = None
         self._ready = trio.Event()
         self._turns: set[trio.CancelScope] = set()
+        self._quiet = trio.Event()
         self.told_to_stop = False
 
     async def serve(self, link: ControllerLink) -> None:
@@ -76,7 +86,7 @@ class _Worker:
     async def _furnish(self, link: ControllerLink) -> Workshop:
         settings = self._document.settings
         models = Models.build(settings.upstreams, os.environ)
-        await models.discover()
+        await models.discover(ask_providers=False)
         return Workshop(
             session_id=self._document.session_id,
             workspace=Path(self._document.workspace),
@@ -95,6 +105,11 @@ class _Worker:
             case RunTurn():
                 await self._ready.wait()  # bounded by the start of this worker
                 return await self._run_turn(request)
+            case CancelTurns():
+                self._stop_turns()
+                while self._turns:  # the controller bounds this wait, and kills a worker that does not get quiet
+                    await self._quiet.wait()
+                return TurnsCancelled()
             case Shutdown():
                 self.told_to_stop = True
                 self._stop_turns()
@@ -111,6 +126,9 @@ class _Worker:
                 await actor.run()
             finally:
                 self._turns.discard(scope)
+                if not self._turns:
+                    self._quiet.set()
+                    self._quiet = trio.Event()
         return TurnEnded(state="cancelled" if scope.cancelled_caught else actor.state)
 
     def _stop_turns(self) -> None:

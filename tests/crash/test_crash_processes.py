@@ -23,7 +23,10 @@ from crash_kit import (
 
 from peen.testing.daemon import Daemon, DaemonFailed
 
-WAITING = "echo $PPID > worker; echo begun >> ledger; touch started; while [ ! -e go ]; do sleep 0.02; done; echo ended >> ledger"
+WAITING = (
+    "echo $PPID > worker; echo begun >> ledger; touch started; "
+    "while [ ! -e go ]; do sleep 0.02; done; echo ended >> ledger"
+)
 SCRIPT = script(
     {
         "waits": [[{"text": "First a command.", **command(WAITING)}, {"text": "done"}]],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from crash_kit import ENDS, Client, script, scripted_daemon, sequences, short_directory
+from crash_kit import ENDS, Client, command, script, scripted_daemon, sequences, short_directory
 
 from peen.testing.daemon import Daemon, DaemonFailed
 
@@ -102,8 +102,7 @@ def test_a_newer_schema_stops_the_start_with_the_name_of_the_file_and_changes_no
 
 def test_no_message_text_tool_content_or_credential_reaches_a_log() -> None:
     secret = "correct-horse-battery"
-    text = script({"talks": [[{"calls": [{"name": "runCommand", "arguments":
-        {"command": f"echo {secret}-in-a-command", "purpose": "test"}}]}, {"text": f"{secret}-in-an-answer"}]]})  # fmt: skip
+    text = script({"talks": [[command(f"echo {secret}-in-a-command"), {"text": f"{secret}-in-an-answer"}]]})
     with short_directory() as home:
         daemon = scripted_daemon(home, text, {"PEEN_API_TOKEN": f"{secret}-token", "LOG_LEVEL": "debug"})
         with daemon:

@@ -5,7 +5,17 @@ from base64 import urlsafe_b64encode
 import pytest
 
 from peen.errors import Refused
-from peen.hub.admit import Admitted, Head, HostPort, Rules, admit_request, admit_socket, parse_host, wants_socket
+from peen.hub.admit import (
+    Admitted,
+    Head,
+    HostPort,
+    Rules,
+    admit_request,
+    admit_socket,
+    check_media_type,
+    parse_host,
+    wants_socket,
+)
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 TOKEN = "s3cret-tökén-~~~"
@@ -34,6 +44,7 @@ def socket_head(target: str = "/ws/v1", /, **changes: str | None) -> Head:
 def request_outcome(request: Head, rules: Rules = RULES, *, trusted: bool = False, public: bool = False) -> str:
     try:
         admit_request(rules, request, trusted=trusted, public=public)
+        check_media_type(request)
     except Refused as refusal:
         return f"{refusal.status} {refusal.code}"
     return "admitted"

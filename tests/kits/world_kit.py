@@ -17,7 +17,7 @@ from msgspec import Raw
 from peen.entropy import SeededEntropy
 from peen.ids import SessionNo
 from peen.session import writes
-from peen.session.acceptance import accept
+from peen.session.acceptance import Acceptance, accept
 from peen.session.writes import Writer
 from peen.store import feed, generations, keys, messages, sessions
 from peen.store.database import Database, Reader, Tx
@@ -79,7 +79,10 @@ async def open_store(
 
 
 async def make_home(database: Database, number: int = 1) -> Home:
-    """Session `number` and a generation of its worker that is ready."""
+    """Session `number` and its worker generation, which is ready; made once, and then found."""
+    known = generations.by_id(database.reader, uuid(2000 + number).bytes)
+    if known is not None:
+        return Home(known.session_no, uuid(1000 + number).bytes, known.no)
 
     def change(tx: Tx) -> Home:
         session, _ = sessions.open_or_create(
@@ -107,16 +110,17 @@ def message_send(home: Home, text: str, *, frame: int = 1, model: str | None = N
     return MessageSend(id=str(uuid(frame)), session_id=home.uuid, message=text, model=model)
 
 
-async def accept_message(database: Database, home: Home, text: str = "hello", *, frame: int = 1) -> str:
-    """Accept a message; the id of the turn that it is to open. `frame` numbers the frame, the request and the turn."""
+def acceptance(home: Home, text: str = "hello", *, frame: int = 1, turn_id: str | None = None) -> Acceptance:
+    """A message on its way into the inbox. `frame` numbers the frame, the request and, unless given, the turn."""
     message = message_send(home, text, frame=frame)
-    turn_id = uuid(3000 + frame)
-    change = partial(
-        accept, session_no=home.no, message=message, digest=content_digest(message),
-        request_id=uuid(4000 + frame).bytes, turn_id=turn_id.bytes, at_ms=AT_MS,
-    )  # fmt: skip
-    await database.write(change)
-    return str(turn_id)
+    turn = uuid(3000 + frame) if turn_id is None else UUID(turn_id)
+    return Acceptance(message, content_digest(message), uuid(4000 + frame).bytes, turn.bytes, AT_MS)
+
+
+async def accept_message(database: Database, home: Home, text: str = "hello", *, frame: int = 1) -> str:
+    """Accept a message; the id of the turn that it is to open. A frame number is used once per store."""
+    await database.write(partial(accept, session_no=home.no, acceptance=acceptance(home, text, frame=frame)))
+    return str(uuid(3000 + frame))
 
 
 def open_request(turn_id: str, text: str = "hello", *, holder: str = HOLDER, known_sequence: int = 0) -> OpenTurn:

@@ -76,7 +76,7 @@ async def test_the_upstream_called_scripted_keeps_its_demo_beside_a_script(tmp_p
         (
             UpstreamConfig(name="x", type="openia"),
             {},
-            "upstream 'x': type 'openia' is not part of this release; known: scripted",
+            "upstream 'x': type 'openia' is not part of this release; known: openai, scripted",
         ),
         (
             UpstreamConfig(name="x", type="scripted", api_key_env="X_KEY"),
@@ -101,6 +101,51 @@ def test_a_wrong_upstream_is_refused_by_name(config: UpstreamConfig, environ: di
 
     assert problem in caught.value.problem
     assert caught.value.variable == "PEEN_UPSTREAMS"
+
+
+OPENAI = UpstreamConfig(name="o", type="openai", base_url="http://127.0.0.1:9/v1", image_input=False)
+
+
+@pytest.mark.parametrize("key", ["line\nend", "größe", "   "])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(key: str) -> None:
+    config = UpstreamConfig(name="x", type="openai", api_key_env="X_KEY")
+
+    with pytest.raises(ConfigurationInvalid, match="the key in X_KEY holds characters") as caught:
+        Models.build([config], {"X_KEY": key})
+
+    assert key not in str(caught.value)
+
+
+async def test_a_worker_serves_the_models_of_a_provider_by_name_and_asks_nobody() -> None:
+    models = Models.build([OPENAI, EMBEDDED], {})
+
+    await models.discover(ask_providers=False)
+
+    upstream, info = models.resolve("o/any/model")
+    assert (upstream.name, info.name, info.model_id) == ("o", "o/any/model", "any/model")
+    assert (info.context_window_tokens, info.image_input) == (None, False)
+    assert [model.name for model in models.list] == ["scripted/demo"]
+    for name in ("o/", "p/model", "scripted/other"):
+        with pytest.raises(ValidationFailed, match="does not exist"):
+            models.resolve(name)
+
+
+async def test_a_model_of_an_upstream_that_was_down_says_so() -> None:
+    models = Models([FakeUpstream("down", "a", fails=True), FakeUpstream("up", "b")])
+    await models.discover()
+
+    with pytest.raises(ValidationFailed, match=r"model 'down/a' cannot be used: .*\(no such host\)"):
+        models.resolve("down/a")
+
+
+async def test_when_every_upstream_is_down_the_refusal_names_each_with_its_reason() -> None:
+    models = Models([FakeUpstream("a", fails=True), FakeUpstream("b", fails=True)])
+    await models.discover()
+
+    with pytest.raises(ConfigurationInvalid) as caught:
+        models.default(None)
+
+    assert caught.value.problem == "no upstream offers a model ('a': no such host; 'b': no such host)"
 
 
 def test_a_key_that_is_set_is_enough() -> None:

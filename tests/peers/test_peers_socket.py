@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash_kit import Client, script, scripted_daemon, sequences, short_directory
+from crash_kit import Client, command, script, scripted_daemon, sequences, short_directory
 
 from peen.testing.daemon import Daemon
 
@@ -235,10 +235,8 @@ def test_the_stored_files_are_private(daemon: Daemon) -> None:
 
 def test_a_worker_has_neither_the_database_nor_secrets_in_its_environment() -> None:
     with short_directory() as home:
-        record = {"calls": [{"name": "runCommand", "arguments":
-            {"command": "env > environment; ls -l /proc/$PPID/fd > files; tr '\\0' '\\n' < /proc/$PPID/environ > worker",
-             "purpose": "test"}}]}  # fmt: skip
-        text = script({"looks": [[record, {"text": "done"}]]})
+        look = "env > environment; ls -l /proc/$PPID/fd > files; tr '\\0' '\\n' < /proc/$PPID/environ > worker"
+        text = script({"looks": [[command(look), {"text": "done"}]]})
         token = "t" * 40
         with scripted_daemon(home, text, {"PEEN_API_TOKEN": token, "ANTHROPIC_API_KEY": "k" * 40}) as daemon:
             with Client(daemon, headers={"Authorization": f"Bearer {token}"}) as client:

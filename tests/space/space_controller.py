@@ -15,7 +15,7 @@ from peen.space.proc import all_stats, descendants
 
 
 async def main(root: Path) -> None:
-    async with running(root, spares=1, state_id="killed") as world:
+    async with running(root, spares=1, state_id=f"killed-{os.getpid()}") as world:
         link = await world.supervisor.ensure(world.place)
         await ask(link, "orphan")
         await ask(link, "orphan bare")

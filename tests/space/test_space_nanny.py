@@ -20,17 +20,19 @@ from peen.space.proc import all_stats, descendants, read_stat
 from peen.wire.worker import LaunchDocument
 from peen.worker.framing import HEADER
 
+STATE = f"nanny-test-{os.getpid()}"  # a sweep must not reach the tests of somebody else
+
 
 def document(root: Path, behaviour: str = "leaves", **changes: str) -> LaunchDocument:
     fields = {
         "session_id": "s", "generation_id": "g", "credential": "c", "socket_path": str(root / "w.sock"),
-        "workspace": str(root), "config_directory": str(root), "agent_space": "control", "marker": "nanny-test:g",
+        "workspace": str(root), "config_directory": str(root), "agent_space": "control", "marker": f"{STATE}:g",
     } | changes  # fmt: skip
     return LaunchDocument(settings=worker_settings(behaviour), **fields)
 
 
 def space(spares: int = 0, entry: str = ENTRY) -> ControlSpace:
-    return ControlSpace(state_id="nanny-test", environment=environment(), entry=entry, spares=spares)
+    return ControlSpace(state_id=STATE, environment=environment(), entry=entry, spares=spares)
 
 
 async def launch(control: ControlSpace, root: Path, behaviour: str) -> ControlWorker:
@@ -102,6 +104,7 @@ async def test_a_spare_that_was_killed_is_not_used(root: Path, nursery: trio.Nur
     spare = await only_child_but(control.nanny_pid, set(children(control.nanny_pid)))
 
     os.kill(spare, signal.SIGKILL)
+    await gone(spare, within_s=5)
     worker = await launch(control, root, "leaves")
 
     assert worker.pid != spare
@@ -113,7 +116,7 @@ async def test_a_name_that_is_not_utf8_reaches_the_worker(root: Path, nursery: t
     odd = os.fsdecode(b"odd-\xff")
     (root / odd).mkdir()
     variable = {**environment(), "ODD": odd}
-    control = ControlSpace(state_id="nanny-test", environment=variable, entry=ENTRY, spares=0)
+    control = ControlSpace(state_id=STATE, environment=variable, entry=ENTRY, spares=0)
     await nursery.start(control.run)
 
     worker = await control.launch(document(root), {})
@@ -124,7 +127,7 @@ async def test_a_name_that_is_not_utf8_reaches_the_worker(root: Path, nursery: t
 
 async def test_an_environment_larger_than_a_socket_buffer_is_handed_over(root: Path, nursery: trio.Nursery) -> None:
     variable = {**environment(), **{f"LARGE_{n}": "x" * 100_000 for n in range(5)}}
-    control = ControlSpace(state_id="nanny-test", environment=variable, entry=ENTRY, spares=1)
+    control = ControlSpace(state_id=STATE, environment=variable, entry=ENTRY, spares=1)
     await nursery.start(control.run)
 
     with trio.fail_after(20):
@@ -153,7 +156,6 @@ async def test_a_fork_server_that_cannot_import_its_worker_fails_every_launch(
 async def test_a_frozen_fork_server_is_killed_and_replaced(
     root: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peen.space.nannylink.ANSWER_S", 0.3)
     control = space()
     await nursery.start(control.run)
     worker = await launch(control, root, "silent")
@@ -161,6 +163,7 @@ async def test_a_frozen_fork_server_is_killed_and_replaced(
     assert frozen is not None
 
     os.kill(frozen, signal.SIGSTOP)
+    monkeypatch.setattr("peen.space.nannylink.ANSWER_S", 0.3)
     with pytest.raises(WorkerFailed, match="did not answer"):
         await launch(control, root, "leaves")
     monkeypatch.undo()
@@ -174,13 +177,13 @@ async def test_a_frozen_fork_server_is_killed_and_replaced(
 async def test_a_worker_that_a_frozen_fork_server_does_not_end_is_ended_all_the_same(
     root: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peen.space.control.INSIST_S", 0.3)
     control = space()
     await nursery.start(control.run)
     worker = await launch(control, root, "silent")
     assert control.nanny_pid is not None
 
     os.kill(control.nanny_pid, signal.SIGSTOP)
+    monkeypatch.setattr("peen.space.control.INSIST_S", 0.3)
     worker.kill()
 
     with trio.fail_after(10):
@@ -234,7 +237,7 @@ async def test_no_descriptor_is_left_behind(root: Path) -> None:
 
 
 def test_a_fork_server_without_a_controller_ends_at_once() -> None:
-    process = start_nanny(environment(), state_id="nanny-test", entry=ENTRY, spares=1)
+    process = start_nanny(environment(), state_id=STATE, entry=ENTRY, spares=1)
 
     process.channel.close()
 
@@ -257,7 +260,7 @@ def test_a_library_in_the_current_directory_is_not_imported(tmp_path: Path) -> N
 
 
 async def test_a_link_that_is_lost_refuses_to_spawn() -> None:
-    link = NannyLink(start_nanny(environment(), state_id="nanny-test", entry=ENTRY, spares=0))
+    link = NannyLink(start_nanny(environment(), state_id=STATE, entry=ENTRY, spares=0))
     async with trio.open_nursery() as nursery:
         await nursery.start(link.run)
         link.destroy()

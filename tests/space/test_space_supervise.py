@@ -18,7 +18,7 @@ from space_kit import QUICK, MemoryGenerations, ask, gone, running
 
 import peen
 from peen.errors import AgentSpaceNotAllowed, LinkLost, NotFound, StorageFull, WorkerFailed
-from peen.space.proc import read_stat
+from peen.space.proc import read_stat, sweep
 from peen.wire.worker import Hello, Result, decode_from_controller, encode
 from peen.worker.framing import HEADER, FrameStream
 
@@ -164,10 +164,10 @@ async def test_a_worker_whose_loop_stands_still_is_lost_too(root: Path) -> None:
 
 
 async def test_a_worker_that_beats_is_left_alone(root: Path) -> None:
-    async with running(root, limits=replace(QUICK, beat_s=1)) as world:
+    async with running(root, limits=replace(QUICK, beat_s=1.5)) as world:
         link = await world.supervisor.ensure(world.place)
 
-        with trio.move_on_after(2.5):  # more than two limits; beats come every 0.2 s
+        with trio.move_on_after(3.2):  # more than two limits; beats come every 0.2 s
             await link.closed.wait()
 
         assert not link.closed.is_set()
@@ -188,6 +188,20 @@ async def test_an_error_of_the_worker_arrives_as_its_class(root: Path) -> None:
 
         with pytest.raises(NotFound, match="nothing is called dance"):
             await ask(link, "dance")
+
+
+async def test_a_row_that_cannot_be_written_starts_no_worker(root: Path) -> None:
+    class Full(MemoryGenerations):
+        async def create(self, *_: object) -> None:
+            raise StorageFull("peen.db", "the disk is full")
+
+    async with running(root) as world:
+        world.store.__class__ = Full
+
+        with pytest.raises(WorkerFailed, match=r"peen\.db: the disk is full"):
+            await world.supervisor.ensure(world.place)
+
+        assert world.space.nanny_pid is None  # nothing was launched
 
 
 async def test_stop_all_goes_on_when_one_stop_cannot_be_recorded(root: Path) -> None:
@@ -243,6 +257,19 @@ async def test_when_the_controller_is_killed_nothing_stays_alive(root: Path) -> 
         with trio.fail_after(5):
             for pid in pids:
                 await gone(pid, within_s=5)
+
+
+async def test_what_is_left_when_controller_and_fork_server_are_killed_ends_too(root: Path) -> None:
+    with start_controller(root) as controller:
+        assert controller.stdout is not None
+        pids = json.loads(await trio.to_thread.run_sync(controller.stdout.readline))
+
+        os.kill(pids[0], signal.SIGKILL)  # the fork server comes first
+        controller.kill()
+        await trio.to_thread.run_sync(sweep, f"killed-{controller.pid}")
+
+        for pid in pids:
+            await gone(pid, within_s=5)
 
 
 def start_controller(root: Path) -> subprocess.Popen[bytes]:

@@ -6,14 +6,13 @@ from uuid import UUID
 
 import apsw
 import pytest
-from world_kit import AT_MS, MODEL, accept_message, make_home, message_send, open_store, open_turn, uuid
+from world_kit import AT_MS, MODEL, accept_message, make_home, open_store, open_turn, uuid
 
-from peen.session.acceptance import accept, end_accepted
+from peen.session.acceptance import end_accepted
 from peen.session.ending import Ending, interrupted
 from peen.store import executions, inbox, sessions, turns
 from peen.store.database import Tx
 from peen.store.sessions import SessionRow
-from peen.wire.client import content_digest
 
 FAILED = Ending(state="failed", reason="agentRun", error="broken", classification="agentRun")
 
@@ -155,14 +154,10 @@ async def test_an_accepted_message_waits_until_it_is_settled() -> None:
 async def test_the_same_frame_id_is_accepted_once_a_session() -> None:
     async with open_store() as db:
         one, two = await make_home(db, 1), await make_home(db, 2)
-        message = message_send(one, "again", frame=1)
-        change = partial(
-            accept, message=message, digest=content_digest(message), request_id=uuid(91).bytes, at_ms=AT_MS
-        )
-        await db.write(partial(change, session_no=one.no, turn_id=uuid(92).bytes))
+        await accept_message(db, one, "again", frame=1)
 
         with pytest.raises(apsw.ConstraintError):
-            await db.write(partial(change, session_no=one.no, turn_id=uuid(93).bytes))
-        await db.write(partial(change, session_no=two.no, turn_id=uuid(94).bytes))
+            await accept_message(db, one, "again", frame=1)
+        await accept_message(db, two, "again", frame=1)
 
         assert [row.session_no for row in inbox.opening(db.reader)] == [one.no, two.no]

@@ -7,18 +7,19 @@ from typing import Literal
 
 from peen.errors import AgentSpaceNotAllowed
 from peen.hub.api import Api
-from peen.hub.request import ApiRequest, ApiResponse, check_query, decode_body, json_response, page
+from peen.hub.request import ApiRequest, ApiResponse, check_no_body, check_query, decode_body, json_response, page
 from peen.hub.router import Router
 from peen.store import executions, sessions
 from peen.store.database import Reader
 from peen.store.sessions import SessionRow
-from peen.wire.rest import OpenedSession, OpenSession, Session, SessionPage, rfc3339
+from peen.wire.rest import CancelAccepted, OpenedSession, OpenSession, Session, SessionPage, rfc3339
 
 
 def add_sessions(router: Router) -> None:
     router.add("POST", "/api/v1/sessions/open", open_session)
     router.add("GET", "/api/v1/sessions", list_sessions)
     router.add("GET", "/api/v1/session", get_session, session=True)
+    router.add("POST", "/api/v1/session/cancel", cancel_session, session=True)
 
 
 async def open_session(api: Api, request: ApiRequest) -> ApiResponse:
@@ -57,6 +58,13 @@ def list_sessions(api: Api, request: ApiRequest) -> ApiResponse:
 def get_session(api: Api, request: ApiRequest) -> ApiResponse:
     check_query(request)
     return json_response(resource(api.database.reader, api.session(request.session)))
+
+
+async def cancel_session(api: Api, request: ApiRequest) -> ApiResponse:
+    """Stop. Answers once nothing begins any more; what runs ends within seconds, and its frames tell."""
+    check_query(request)
+    check_no_body(request)
+    return json_response(CancelAccepted(cancel_requested=await api.stop(request.session)), status=202)
 
 
 def resource(db: Reader, row: SessionRow) -> Session:

@@ -3,7 +3,8 @@
 -- Rows that may pass 1,000 bytes live in rowid tables: WITHOUT ROWID would spill each to a page of its own.
 
 CREATE TABLE session (
-    no                   INTEGER PRIMARY KEY CHECK (no < 2147483648),
+    -- A number is never used twice: what is in memory under it must not meet another session.
+    no                   INTEGER PRIMARY KEY AUTOINCREMENT CHECK (no < 2147483648),
     id                   BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
     workspace            TEXT NOT NULL UNIQUE,
     agent_space          TEXT NOT NULL,
@@ -18,8 +19,10 @@ CREATE TABLE session (
     message_sequence     INTEGER NOT NULL DEFAULT 0,
     log_sequence         INTEGER NOT NULL DEFAULT 0,
     notice_sequence      INTEGER NOT NULL DEFAULT 0,
-    stop_revision        INTEGER NOT NULL DEFAULT 0
+    stop_revision        INTEGER NOT NULL DEFAULT 0,
+    deleting_at_ms       INTEGER -- set: hidden from everybody, and its rows are being removed
 ) STRICT;
+CREATE INDEX session_deleting ON session (no) WHERE deleting_at_ms IS NOT NULL;
 
 -- One run of one worker process. The credential itself is never stored.
 CREATE TABLE generation (
@@ -61,6 +64,7 @@ CREATE TABLE snapshot_use (
     snapshot_no INTEGER NOT NULL REFERENCES snapshot (no),
     PRIMARY KEY (session_no, snapshot_no)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX snapshot_use_by_snapshot ON snapshot_use (snapshot_no);
 
 CREATE TABLE turn (
     no                     INTEGER PRIMARY KEY,
@@ -98,11 +102,13 @@ CREATE TABLE inbox (
     content      TEXT NOT NULL,
     settings     BLOB NOT NULL,
     directory    TEXT NOT NULL,
+    was_queued   INTEGER NOT NULL DEFAULT 0,
     feed_cursor  INTEGER NOT NULL,
     created_at_ms INTEGER NOT NULL,
     UNIQUE (session_no, frame_id)
 ) STRICT;
-CREATE INDEX inbox_waiting ON inbox (session_no, no) WHERE state IN ('opening', 'queued', 'deferred');
+CREATE INDEX inbox_by_turn ON inbox (turn_id, no);
+CREATE INDEX inbox_opening ON inbox (no) WHERE state IN ('opening', 'deferred');
 
 -- key = session_no << 32 | sequence, in this and the next tables: neighbours in a session are neighbours on disk.
 CREATE TABLE message (
@@ -168,7 +174,8 @@ CREATE TABLE execution (
 ) STRICT;
 CREATE INDEX execution_by_session ON execution (session_no, no);
 CREATE INDEX execution_by_turn ON execution (turn_no);
-CREATE INDEX execution_open ON execution (session_no) WHERE state IN ('running', 'paused');
+CREATE INDEX execution_running ON execution (session_no) WHERE state = 'running';
+CREATE INDEX execution_paused ON execution (session_no) WHERE state = 'paused';
 
 -- Steps. key = execution_no << 32 | position of the step, so a step id needs no index of its own.
 CREATE TABLE activity (

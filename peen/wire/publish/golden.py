@@ -21,6 +21,7 @@ SESSION: Final = "5e55105e-0000-4000-8000-000000000001"
 REQUEST: Final = "4e90e570-0000-4000-8000-000000000002"
 FRAME: Final = "f4a3ef4a-0000-4000-8000-000000000003"
 ACK: Final = "acacacac-0000-4000-8000-000000000004"
+SEQUENCE: Final = 42  # the same for all, so that a new type changes no other example
 AT_MS: Final = 1_767_225_600_000
 QUESTION: Final = "What does hello.txt say?"
 ANSWER: Final = "It says: hello"
@@ -40,27 +41,35 @@ EVENTS: Final[dict[str, Struct]] = {
     "tool.use": events.ToolUse(call_id=CALL, name="readFile", arguments=Raw(b'{"path":"hello.txt"}')),
     "tool.result": events.ToolResult(call_id=CALL, name="readFile", content=RESULT, is_error=False),
     "provider.retry": events.ProviderRetry(attempt=1, reason="rate_limited", status=429, delay_ms=250),
-    "content_block_start": events.ContentBlockStart(index=0, content_block=events.TextBlock()),
-    "content_block_delta": events.ContentBlockDelta(index=0, delta=events.TextDelta(text="It says")),
-    "content_block_stop": events.ContentBlockStop(index=0),
+    "content_block_start": events.ContentBlockStart(
+        type="content_block_start", index=0, content_block=events.TextBlock()
+    ),
+    "content_block_delta": events.ContentBlockDelta(
+        type="content_block_delta", index=0, delta=events.TextDelta(text="It says")
+    ),
+    "content_block_stop": events.ContentBlockStop(type="content_block_stop", index=0),
 }
 """An example of each type of sequenced frame."""
 
 _PARTS: Final[dict[str, Struct]] = {
-    "content_block_start.thinking": events.ContentBlockStart(index=1, content_block=events.ThinkingBlock()),
+    "content_block_start.thinking": events.ContentBlockStart(
+        type="content_block_start", index=1, content_block=events.ThinkingBlock()
+    ),
     "content_block_start.tool_use": events.ContentBlockStart(
-        index=2, content_block=events.ToolUseBlock(id=CALL, name="readFile")
+        type="content_block_start", index=2, content_block=events.ToolUseBlock(id=CALL, name="readFile")
     ),
     "content_block_start.tool_result": events.ContentBlockStart(
-        index=3, content_block=events.ToolResultBlock(tool_use_id=CALL, is_error=False)
+        type="content_block_start", index=3, content_block=events.ToolResultBlock(tool_use_id=CALL, is_error=False)
     ),
     "content_block_delta.thinking_delta": events.ContentBlockDelta(
-        index=1, delta=events.ThinkingDelta(text="The file must be read.")
+        type="content_block_delta", index=1, delta=events.ThinkingDelta(text="The file must be read.")
     ),
     "content_block_delta.input_json_delta": events.ContentBlockDelta(
-        index=2, delta=events.InputJsonDelta(partial_json='{"path":"hel')
+        type="content_block_delta", index=2, delta=events.InputJsonDelta(partial_json='{"path":"hel')
     ),
-    "content_block_delta.json_partial": events.ContentBlockDelta(index=3, delta=events.JsonPartial(text=RESULT)),
+    "content_block_delta.json_partial": events.ContentBlockDelta(
+        type="content_block_delta", index=3, delta=events.JsonPartial(text=RESULT)
+    ),
 }
 """The other kinds of blocks and pieces: type, a dot, the kind."""
 
@@ -71,8 +80,7 @@ def socket_golden() -> dict[str, bytes]:
     if missing:
         raise LookupError(f"peen/wire/publish/golden.py has no example of {', '.join(sorted(missing))}")
     sequenced = {f"server.{name}": data for name, data in {**EVENTS, **_PARTS}.items()}
-    numbered = enumerate(sequenced.items(), start=1)
-    return {**_client(), **{name: _sequenced(name, data, number) for number, (name, data) in numbered}, **_acks()}
+    return {**_client(), **{name: _sequenced(data) for name, data in sequenced.items()}, **_acks()}
 
 
 def _client() -> dict[str, bytes]:
@@ -91,17 +99,19 @@ def _client() -> dict[str, bytes]:
     }
 
 
-def _sequenced(name: str, data: Struct, sequence: int) -> bytes:
+def _sequenced(data: Struct) -> bytes:
     kind = next(kind for kind, payload in events.EVENTS.items() if type(data) is payload)
-    id = derived_id("feed", UUID(SESSION).bytes, sequence)
-    return frame_bytes(id, kind, Raw(msgspec.json.encode(data)), AT_MS + sequence, SESSION, REQUEST, sequence)
+    id = derived_id("feed", UUID(SESSION).bytes, SEQUENCE)
+    return frame_bytes(id, kind, Raw(msgspec.json.encode(data)), AT_MS, SESSION, REQUEST, SEQUENCE)
 
 
 def _acks() -> dict[str, bytes]:
     def ack(data: Completed | Failed) -> bytes:
         return ack_frame(ACK, data, AT_MS, session_id=SESSION, request_id=REQUEST, triggered_by=FRAME)
 
-    busy = Failed(code="SESSION_BUSY", message="a turn is running in this session; send the message again when it ended")
+    busy = Failed(
+        code="SESSION_BUSY", message="a turn is running in this session; send the message again when it ended"
+    )
     failed = Failed(code="INTERNAL_SERVER_ERROR", message="the turn failed", reason="agentRun")
     malformed = Failed(code="VALIDATION_FAILED", message="frame: is not one valid JSON value (malformed)")
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -77,7 +78,6 @@ COMMANDS: Final[dict[str, tuple[Struct, Struct]]] = {
         worker.RunTurn(turn_id=_TURN, request_id=REQUEST, message=QUESTION, reasoning_effort="low"),
         worker.TurnEnded(state="completed"),
     ),
-    "shutdown": (worker.Shutdown(), worker.ShutDown()),
 }
 LAUNCH: Final = worker.LaunchDocument(
     session_id=SESSION,
@@ -98,11 +98,11 @@ def worker_golden() -> dict[str, bytes]:
     """Name of the example -> the bytes of the frame, without its length."""
     examples: dict[str, Struct] = {"worker.launch": LAUNCH, **_handshake()}
     for method in worker.CALLS:
-        request, reply = _example(CALLS, method)
+        request, reply = _example(CALLS, worker.CALLS, method)
         examples[f"worker.call.{method}"] = worker.Call(id=_ID, method=method, payload=_raw(request))
         examples[f"controller.result.{method}"] = worker.Result(id=_ID, payload=_raw(reply))
     for method in worker.COMMANDS:
-        request, reply = _example(COMMANDS, method)
+        request, reply = _example(COMMANDS, worker.COMMANDS, method)
         examples[f"controller.command.{method}"] = worker.Command(id=_ID, method=method, payload=_raw(request))
         examples[f"worker.commandResult.{method}"] = worker.CommandResult(id=_ID, payload=_raw(reply))
     stale = worker.WireError(code="STALE_CLAIM", message="another holder owns this execution now")
@@ -121,10 +121,16 @@ def _handshake() -> dict[str, Struct]:
     return {"worker.hello": hello, "controller.helloAck": ack, "worker.beat": worker.Beat()}
 
 
-def _example(table: dict[str, tuple[Struct, Struct]], method: str) -> tuple[Struct, Struct]:
-    if method not in table:
+def _example(
+    written: dict[str, tuple[Struct, Struct]], table: Mapping[str, tuple[type[Struct], type[Struct]]], method: str
+) -> tuple[Struct, Struct]:
+    """Request and reply of a method; those that hold nothing need not be written down."""
+    if method in written:
+        return written[method]
+    request, reply = table[method]
+    if request.__struct_fields__ or reply.__struct_fields__:
         raise LookupError(f"peen/wire/publish/goldenworker.py has no example of {method}")
-    return table[method]
+    return request(), reply()
 
 
 def _raw(payload: Struct) -> Raw:

@@ -26,6 +26,7 @@ makes no difference. Unknown query parameters and unknown members of a body are 
 they do not know: later releases add some.
 """
 
+
 def openapi_document() -> dict[str, Any]:
     schemas = Schemas("#/components/schemas/")
     paths: dict[str, Any] = {}
@@ -93,7 +94,10 @@ def _operation(operation: Operation, schemas: Schemas, responses: dict[str, Any]
     whole["parameters"] += [_query(parameter) for parameter in operation.query]
     if operation.method != "GET":
         whole["requestBody"] = _body(operation, schemas)
-    whole["responses"] = {str(operation.status): _success(operation, schemas), **_failures(operation, schemas, responses)}
+    whole["responses"] = {
+        str(operation.status): _success(operation, schemas),
+        **_failures(operation, schemas, responses),
+    }
     return whole
 
 

@@ -31,7 +31,7 @@ _EXTRA: Final[dict[tuple[str, str], Schema]] = {
     ("MessageData", "message"): {"minLength": 1},
     ("MessageData", "model"): {"minLength": 1},
     ("SystemPrompt", "content"): {"minLength": 1},
-    ("OpenSession", "workspace"): {"minLength": 1},
+    ("OpenSession", "workspace"): {"pattern": r"^/[^\x00]*$"},
     ("ProtocolEvent", "payload"): {"type": "object"},
 }
 """Rules that the code checks beyond the types, by struct and member."""
@@ -66,6 +66,11 @@ class Schemas:
     def components(self) -> dict[str, Schema]:
         """Every schema that was referred to, by name."""
         return dict(sorted(self._done.items()))
+
+    @property
+    def structs(self) -> dict[str, type[Struct]]:
+        """Every struct that was referred to, by name."""
+        return dict(sorted(self._structs.items()))
 
     def ref(self, struct: type[Struct]) -> Schema:
         """A reference to the schema of `struct`, which becomes a component."""
@@ -132,13 +137,16 @@ class Schemas:
                 return {"type": "string", "enum": list(values)}
             case types.ListType(item_type=item):
                 return {"type": "array", "items": self.of(item)}
-            case types.DictType(value_type=value):
-                held = self.of(value)
-                return {"type": "object", "additionalProperties": held} if held else {"type": "object"}
+            case types.DictType(value_type=held):
+                values_schema = self.of(held)
+                return (
+                    {"type": "object", "additionalProperties": values_schema} if values_schema else {"type": "object"}
+                )
             case types.RawType() | types.AnyType() | types.CustomType():
                 return {}
             case _:
-                limits = {key: value for name, key in _LIMITS.items() if (value := getattr(type_, name, None)) is not None}
+                found = {key: getattr(type_, name, None) for name, key in _LIMITS.items()}
+                limits = {key: limit for key, limit in found.items() if limit is not None}
                 return {"type": _PLAIN[type(type_)], **limits}
 
 

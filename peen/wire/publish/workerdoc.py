@@ -9,7 +9,8 @@ from msgspec import Struct
 from peen import errors
 from peen.errors import PeenError
 from peen.wire import worker
-from peen.wire.publish.schemas import Schema, Schemas, description
+from peen.wire.publish.envelope import Schema
+from peen.wire.publish.schemas import Schemas, description
 
 FRAMES: Final[dict[str, tuple[type[Struct], ...]]] = {
     "fromWorker": (worker.Hello, worker.Beat, worker.Call, worker.CommandResult),

@@ -1,0 +1,230 @@
+"""The commands that look at a running controller, or stop it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cli_canned import SESSION, answer, canned, environment_in, opened, session_json, settings_in
+from msgspec import Raw
+
+from peen.cli.ends import CommandEnds
+from peen.cli.main import main
+from peen.cli.session import readable
+from peen.cli.stop import stop_controller
+from peen.control.lock import ControllerLock, LockInfo, read_lock
+from peen.entropy import SystemEntropy
+from peen.settings import Settings
+from peen.wire.rest import Message, Session, ToolCall, Turn
+
+ROOT = Path(__file__).parents[2]
+HOLDER = """
+import os, signal, sys
+from pathlib import Path
+from peen.control.lock import ControllerLock, LockInfo
+state = Path(sys.argv[1])
+stubborn = sys.argv[2] == "stubborn"
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
+with ControllerLock.acquire(state, LockInfo.of_this_process(control_socket=state / "control.sock")):
+    print("holding", flush=True)
+    signal.sigwait([signal.SIGTERM])
+    if stubborn:
+        print("asked", flush=True)
+        signal.sigwait([signal.SIGUSR1])
+"""
+
+
+@pytest.fixture
+def settings(base: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    made = settings_in(base)
+    for name, value in environment_in(base).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(base)
+    return made
+
+
+@pytest.fixture
+def held(settings: Settings) -> Iterator[Settings]:
+    """A lock that says: a controller runs, and its address is known."""
+    info = LockInfo.of_this_process(control_socket=settings.control_socket, address="http://127.0.0.1:9")
+    with ControllerLock.acquire(settings.state_dir, info):
+        yield settings
+
+
+def holder(settings: Settings, kind: str) -> subprocess.Popen[str]:
+    """Another process that holds the lock until it is told to end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(settings.state_dir), kind], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "holding\n"
+    return process
+
+
+# --- stop -----------------------------------------------------------------------------------------------------------
+
+
+def test_stop_with_nothing_to_stop_is_no_error(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop"]) == 0
+    assert capfd.readouterr().out == "controller: not running\n"
+
+
+def test_stop_ends_the_process_of_the_lock_and_waits_for_it(
+    settings: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    process = holder(settings, "obedient")
+
+    assert main(["stop"]) == 0
+
+    assert read_lock(settings.state_dir) is None
+    assert process.wait(10) == 0
+    assert capfd.readouterr().out == "stopped\n"
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_stop_says_so_if_the_controller_does_not_end(settings: Settings) -> None:
+    process = holder(settings, "stubborn")
+
+    with pytest.raises(CommandEnds, match=rf"process {process.pid}\) did not stop within 0.1 s") as end:
+        stop_controller(settings.state_dir, limit_s=0.1, entropy=SystemEntropy())
+
+    assert end.value.code == 1
+    assert process.stdout is not None
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(10) == 0
+    process.stdout.close()
+
+
+def test_stop_never_signals_a_process_that_only_inherited_the_number(settings: Settings) -> None:
+    # The lock names us, but with the start time of somebody else: a SIGTERM would end this test run.
+    info = LockInfo(pid=os.getpid(), start_time=1, control_socket=str(settings.control_socket))
+
+    with ControllerLock.acquire(settings.state_dir, info), pytest.raises(CommandEnds, match="did not stop"):
+        stop_controller(settings.state_dir, limit_s=0.05, entropy=SystemEntropy())
+
+
+# --- status and sessions --------------------------------------------------------------------------------------------
+
+
+def test_status_without_a_controller_starts_none(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["control", "status"]) == 0
+    assert capfd.readouterr().out == "controller: not running\n"
+    assert list(settings.state_dir.iterdir()) == []
+
+
+def test_status_counts_the_sessions_of_all_pages(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+    first = {"items": [session_json()] * 200, "limit": 200, "offset": 0, "hasMore": True}
+    second = {"items": [session_json()], "limit": 200, "offset": 200, "hasMore": False}
+    with canned(held.control_socket, answer(200, first, seen), answer(200, second, seen)):
+        assert main(["control", "status"]) == 0
+
+    assert capfd.readouterr().out == "controller: running\naddress: http://127.0.0.1:9\nsessions: 201\n"
+    assert seen[1] == "GET /api/v1/sessions?limit=200&offset=200 HTTP/1.1"
+
+
+def test_status_of_a_controller_that_does_not_answer_is_still_running(
+    held: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["control", "status"]) == 0
+    assert "controller: running\n" in (out := capfd.readouterr().out)
+    assert "sessions: unknown (" in out
+
+
+@pytest.mark.parametrize("command", [["list"], ["open", "."], ["show", SESSION]])
+def test_sessions_need_a_running_controller(
+    settings: Settings, command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["session", *command]) == 5
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "start one with: peen run" in err
+
+
+def test_open_tells_the_session_on_one_line(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    with canned(held.control_socket, opened()):
+        assert main(["session", "open", "work"]) == 0
+    assert capfd.readouterr().out == f"{SESSION}\t/work\tcreated=false\n"
+
+
+def test_open_of_a_forbidden_directory_names_the_remedy(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    refusal = answer(403, {"code": "WORKSPACE_NOT_ALLOWED", "message": "no"})
+    with canned(held.control_socket, refusal):
+        assert main(["session", "open", "/etc"]) == 2
+    assert "workspace /etc is outside the PEEN_WORKSPACE_ROOT" in capfd.readouterr().err
+
+
+def test_list_is_one_line_a_session(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    page = {"items": [session_json(), session_json(workspace="/odd\nname")], "limit": 50, "offset": 0, "hasMore": False}
+    with canned(held.control_socket, answer(200, page)):
+        assert main(["session", "list"]) == 0
+    assert capfd.readouterr().out == f"{SESSION}\t/work\tup/model\n{SESSION}\t/odd name\tup/model\n"
+
+
+def test_an_unknown_session_is_refused_with_status_and_code(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    refusal = answer(404, {"code": "SESSION_NOT_FOUND", "message": "no such session"})
+    with canned(held.control_socket, refusal):
+        assert main(["session", "show", SESSION]) == 2
+    assert capfd.readouterr().err == "peen: 404 SESSION_NOT_FOUND: no such session\n"
+
+
+def test_what_is_no_session_id_is_not_even_asked_for(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["session", "show", "1"]) == 2
+    assert "no session id" in capfd.readouterr().err
+
+
+def test_show_asks_for_session_turns_and_messages(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+    empty = {"limit": 10, "offset": 0, "hasMore": False}
+    with ExitStack() as stack:
+        stack.enter_context(
+            canned(
+                held.control_socket,
+                answer(200, session_json(), seen),
+                answer(200, {"turns": [{"new": 2}, {"old": 1}], **empty}, seen),
+                answer(200, {"items": [{"later": 2}, {"first": 1}], **empty}, seen),
+            )
+        )
+        assert main(["session", "show", "--json", SESSION]) == 0
+
+    assert [line.split()[1] for line in seen] == [
+        "/api/v1/session", "/api/v1/session/turns?limit=10", "/api/v1/messages?limit=20&order=desc",
+    ]  # fmt: skip
+    assert '"turns":[{"old": 1},{"new": 2}],"messages":[{"first": 1},{"later": 2}]' in capfd.readouterr().out
+
+
+def test_a_session_is_readable_with_its_newest_words_last() -> None:
+    when = "2026-01-31T12:00:00.000Z"
+    found = Session(
+        id=SESSION, created_at=when, updated_at=when, message_count=2, completed_turn_count=1, active_turn=False,
+        status="paused", pause_reason="shutdown", agent="default", model="up/model", workspace="/w",
+        agent_space="control", feed_sequence=9,
+    )  # fmt: skip
+    turn = Turn(
+        id="turn-1", session_id=SESSION, request_id="r", workspace="/w", state="failed", cancel_requested=False,
+        started_at=when, failure_classification="agentRun",
+    )  # fmt: skip
+
+    def message(role: str, content: str, calls: list[ToolCall] | None = None) -> Message:
+        return Message(
+            id="m", sequence=1, role=role, content=content, workspace="/w", tool_calls=calls, is_error=role == "tool",  # type: ignore[arg-type]
+            incomplete=False, injected=False, turn_id="turn-1", created_at=when,
+        )  # fmt: skip
+
+    call = ToolCall(id="c", name="readFile", arguments=Raw(b'{"path":"a"}'))
+    newest_first = [message("tool", "gone"), message("assistant", "", [call]), message("user", "line\n" * 14)]
+
+    text = readable(found, [turn], newest_first)
+
+    assert "status     paused (shutdown)" in text
+    assert f"  {when}  failed       turn-1  agentRun" in text
+    assert text.index("user") < text.index('> readFile {"path":"a"}') < text.index("tool, error")
+    assert "    … 2 more lines" in text

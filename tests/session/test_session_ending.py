@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from world_kit import (
+    AT_MS,
+    HOLDER,
+    Home,
+    acceptance,
+    call,
+    check_sequences,
+    dump,
+    execution_of,
+    frames,
+    make_home,
+    open_store,
+    open_turn,
+    transcript,
+    uuid,
+)
+
+from peen.errors import StaleClaim
+from peen.session import writes
+from peen.session.acceptance import accept_queued
+from peen.session.ending import (
+    MAX_ERROR_BYTES,
+    MAX_LISTED_CALLS,
+    MAX_UNDELIVERED,
+    Ending,
+    cut,
+    end_unfinished,
+    interrupted,
+    system_text,
+)
+from peen.store import executions, inbox, turns
+from peen.store.database import Database
+from peen.wire.worker import Claim, CommitSteps, EventRecord, MessageRecord, OpenedTurn, ToolCallRecord
+
+FAILED = Ending(state="failed", reason="timeout", error="too slow", classification="timeout")
+CANCELLED = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")
+LOST = interrupted("interrupted", "the worker was lost")
+ALL = [FAILED, CANCELLED, LOST]
+
+
+def block(event_type: str, index: int) -> EventRecord:
+    return EventRecord(type=event_type, data=Raw(b'{"type":"%s","index":%d}' % (event_type.encode(), index)))
+
+
+async def turn_in_the_middle(db: Database, home: Home) -> OpenedTurn:
+    """A turn with two calls, one of them answered, one of them running, and two open blocks."""
+    opened = await open_turn(db, home, "go")
+    request = CommitSteps(
+        execution_id=opened.execution_id,
+        holder=HOLDER,
+        messages=[
+            MessageRecord(role="assistant", content="I try", tool_calls=[call("a"), call("b", "write", b'{"p":1}')]),
+            MessageRecord(role="tool", content="seen", tool_call_id="a"),
+        ],
+        events=[
+            block("content_block_start", 0),
+            block("content_block_stop", 0),
+            block("content_block_start", 1),
+            block("content_block_start", 2),
+        ],
+        claims=[
+            Claim(step="r0.t1.handler", kind="effect", given=Raw(b"{}"), call_id="b"),
+            Claim(step="r0.t2.handler", kind="read", given=Raw(b"{}")),
+        ],
+    )
+    await commit(db, home, request)
+    return opened
+
+
+def steps_of(db: Database, execution_no: int) -> list[tuple[str, str]]:
+    return [(step.step, step.state) for step in executions.steps(db.reader, execution_no)]
+
+
+async def commit(db: Database, home: Home, request: CommitSteps) -> None:
+    change = partial(
+        writes.commit_steps,
+        writer=home.writer,
+        request=request,
+        payload=b"p",
+        next_turn_id=uuid(3999).bytes,
+        at_ms=AT_MS,
+    )
+    await db.write(change)
+
+
+async def end(db: Database, home: Home, turn_no: int, ending: Ending) -> int | None:
+    turn = turns.by_no(db.reader, turn_no)
+    assert turn is not None
+    return await db.write(
+        partial(end_unfinished, turn=turn, ending=ending, at_ms=AT_MS + 1, generation_no=home.generation_no)
+    )
+
+
+@pytest.mark.parametrize("ending", ALL, ids=lambda ending: ending.state)
+async def test_open_blocks_are_closed_and_then_comes_exactly_one_terminal_frame(ending: Ending) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await turn_in_the_middle(db, home)
+        sequence = await end(db, home, opened.turn, ending)
+        shown = frames(db, home, after=6)
+        check_sequences(db.reader)
+
+    name = "turn.cancelled" if ending.state == "cancelled" else "turn.failed"
+    assert sequence == 9
+    assert [(frame, data.get("index"), data.get("reason")) for frame, data in shown] == [
+        ("content_block_stop", 1, None),
+        ("content_block_stop", 2, None),
+        (name, None, ending.reason),
+    ]
+
+
+@pytest.mark.parametrize("ending", ALL, ids=lambda ending: ending.state)
+async def test_a_second_end_is_none_and_changes_nothing(ending: Ending) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await turn_in_the_middle(db, home)
+        await end(db, home, opened.turn, LOST)
+        before = dump(db)
+
+        assert await end(db, home, opened.turn, ending) is None
+        assert dump(db) == before
+
+
+@pytest.mark.parametrize("ending", ALL, ids=lambda ending: ending.state)
+async def test_replies_and_results_become_incomplete_and_a_system_message_names_the_lost_calls(ending: Ending) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await turn_in_the_middle(db, home)
+        await end(db, home, opened.turn, ending)
+        marked = db.reader.rows("SELECT role, incomplete FROM message ORDER BY key")
+        told = transcript(db, home)[-1].message
+
+    assert marked == [("user", 0), ("assistant", 1), ("tool", 1), ("system", 0)]
+    assert (told.role, told.injected) == ("system", True)
+    assert '- write {"p":1}' in told.content
+    assert "- look" not in told.content
+
+
+@pytest.mark.parametrize("ending", [LOST, CANCELLED], ids=lambda ending: ending.state)
+async def test_an_interrupted_or_stopped_execution_is_paused_so_that_somebody_can_look_at_it(ending: Ending) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await turn_in_the_middle(db, home)
+        before = execution_of(db, str(uuid(3001)))
+        await end(db, home, opened.turn, ending)
+        after = execution_of(db, str(uuid(3001)))
+
+        assert (after.state, after.holder) == ("paused", None)
+        assert after.control_revision == before.control_revision + 1
+        assert executions.pause_reason(db.reader, home.no) == ending.reason
+        assert steps_of(db, after.no) == [("r0.t1.handler", "uncertain"), ("r0.t2.handler", "failed")]
+
+
+async def test_a_failed_execution_ends_with_its_turn_and_none_of_its_steps_runs() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await turn_in_the_middle(db, home)
+        await end(db, home, opened.turn, FAILED)
+        row = execution_of(db, str(uuid(3001)))
+
+        assert (row.state, row.holder) == ("failed", None)
+        assert steps_of(db, row.no) == [("r0.t1.handler", "uncertain"), ("r0.t2.handler", "failed")]
+
+
+@pytest.mark.parametrize("ending", ALL, ids=lambda ending: ending.state)
+async def test_whoever_worked_on_the_turn_can_write_nothing_more(ending: Ending) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await turn_in_the_middle(db, home)
+        await end(db, home, opened.turn, ending)
+        before = dump(db)
+        request = CommitSteps(
+            execution_id=opened.execution_id, holder=HOLDER, messages=[MessageRecord(role="assistant", content="late")]
+        )
+
+        with pytest.raises(StaleClaim):
+            await commit(db, home, request)
+        assert dump(db) == before
+
+
+@pytest.mark.parametrize("ending", ALL, ids=lambda ending: ending.state)
+async def test_turn_and_model_run_carry_the_state_and_the_reason(ending: Ending) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await turn_in_the_middle(db, home)
+        await end(db, home, opened.turn, ending)
+        turn = turns.by_no(db.reader, opened.turn)
+        run = db.reader.row("SELECT state, failure_classification, failure_detail, completed_at_ms FROM model_run")
+
+    assert turn is not None
+    assert (turn.state, turn.failure_classification, turn.completed_at_ms) == (
+        ending.state,
+        ending.classification,
+        AT_MS + 1,
+    )
+    assert run == (ending.state, ending.classification, ending.error, AT_MS + 1)
+
+
+async def test_an_error_of_any_length_is_cut_in_the_frame() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await open_turn(db, home)
+        await end(db, home, opened.turn, Ending("failed", "agentRun", "é" * 5000, "agentRun"))
+        _, data = frames(db, home)[-1]
+
+    assert MAX_ERROR_BYTES - 3 <= len(data["error"].encode()) <= MAX_ERROR_BYTES
+
+
+@pytest.mark.parametrize(("ending", "state"), [(FAILED, "undelivered"), (LOST, "undelivered"), (CANCELLED, "queued")])
+async def test_messages_that_still_waited_are_named_and_only_a_stop_keeps_them_waiting(
+    ending: Ending, state: str
+) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await open_turn(db, home)
+        waiting = acceptance(home, "also this", frame=2, turn_id=str(uuid(3001)))
+        await db.write(partial(accept_queued, session_no=home.no, acceptance=waiting, capacity=16))
+        await end(db, home, opened.turn, ending)
+        row = inbox.by_frame(db.reader, home.no, uuid(2).bytes)
+
+        assert row is not None
+        assert row.state == state
+        assert "- also this" in transcript(db, home)[-1].message.content
+
+
+# --- what the next model is told
+
+
+@pytest.mark.parametrize(
+    ("state", "how"),
+    [("failed", "failed before"), ("interrupted", "was interrupted"), ("cancelled", "The user stopped")],
+)
+def test_the_system_message_says_how_the_turn_ended(
+    state: Literal["failed", "interrupted", "cancelled"], how: str
+) -> None:
+    text = system_text(Ending(state, "reason", "it broke", "reason"), [])
+
+    assert how in text
+    assert ("it broke" in text) == (state != "cancelled")
+    assert ("Do not continue" in text) == (state == "cancelled")
+    assert "tool calls" not in text
+
+
+def test_only_calls_without_a_result_are_named_with_their_arguments_cut() -> None:
+    calls = [
+        (call("a", "look"), "succeeded"),
+        (call("b", "edit"), "failed"),
+        (call("c", "write", b'"' + b"x" * 5000 + b'"'), "noResult"),
+    ]
+
+    text = system_text(FAILED, calls)
+
+    assert "look" not in text
+    assert "edit" not in text
+    assert "- write" in text
+    assert len(text) < 1000
+
+
+def test_of_very_many_undelivered_messages_the_first_are_named_cut_and_the_others_counted() -> None:
+    text = system_text(FAILED, [], [f"message {n} {'x' * 5000}" for n in range(MAX_UNDELIVERED + 3)])
+
+    assert text.count("- message") == MAX_UNDELIVERED
+    assert "- message 9" in text
+    assert "- and 3 more" in text
+    assert len(text) < MAX_UNDELIVERED * 1100
+
+
+def test_of_very_many_lost_calls_the_last_ones_are_named_and_the_others_counted() -> None:
+    lost: list[tuple[ToolCallRecord, str]] = [
+        (call(f"id{n}", f"tool{n}."), "noResult") for n in range(MAX_LISTED_CALLS + 5)
+    ]
+
+    text = system_text(FAILED, lost)
+
+    assert text.count("- tool") == MAX_LISTED_CALLS
+    assert "- 5 earlier calls" in text
+    assert "tool4." not in text
+    assert "tool5." in text
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=40), st.integers(3, 60))
+def test_a_cut_text_is_a_beginning_of_the_text_that_never_exceeds_its_bytes_and_splits_no_character(
+    text: str, max_bytes: int
+) -> None:
+    short = cut(text, max_bytes)
+
+    assert len(short.encode()) <= max_bytes
+    if len(text.encode()) <= max_bytes:
+        assert short == text
+    else:
+        assert short.endswith("…")
+        assert text.startswith(short[:-1])
+        # No more was left out than had to be: the next character would not have fitted.
+        assert len(text[: len(short)].encode()) + len("…".encode()) > max_bytes
