@@ -1,22 +1,23 @@
 """Rounds a second through the whole program: one socket, a worker a session, every step durable.
 
-    python -m bench.turns [--quick] [--json]
+    python -m bench.turns [--quick] [--json] [--embedded]
 
-A real `peen run` plays a scripted model inside its workers; one client process sends messages and reads the global
-feed. A round is one tool call and its result: `true` in a shell, or reading a small file. The floor does the least
-that such a round needs, in one process: it runs the same tool and writes two synced rows. Medians of several turns.
+A real `peen run`, a provider in another process (`peen dev upstream`, chat completions over HTTP), and one client
+that sends messages and reads the global feed. With `--embedded` the scripted model plays inside the workers instead.
+A round is one tool call and its result: `true` in a shell, or reading a small file. The floor does the least that
+such a round needs, in one process: it runs the same tool and writes two synced rows. Medians of several turns.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,9 @@ import apsw
 
 from bench.client import FeedClient, api
 from bench.common import median, parser, report, table
+from bench.memory import pss_mib
 from peen.testing.daemon import Daemon
+from peen.testing.upstream.process import UpstreamProcess
 
 SHELL: Final = {"name": "runCommand", "arguments": {"command": "true", "purpose": "measure"}}
 READ: Final = {"name": "readFile", "arguments": {"path": "notes.txt"}}
@@ -57,10 +60,13 @@ def open_sessions(daemon: Daemon, count: int) -> list[str]:
     return ids
 
 
+UPSTREAM: Final = "bench"
+
+
 def turn_ms(client: FeedClient, session: str, model: str) -> float:
     """One turn, from sending to its acknowledgement, in milliseconds."""
     began = time.perf_counter()
-    client.wait(client.send(session, "go", f"scripted/{model}"))
+    client.wait(client.send(session, "go", f"{UPSTREAM}/{model}"))
     return (time.perf_counter() - began) * 1000
 
 
@@ -77,7 +83,7 @@ def crowd_rounds_per_s(daemon: Daemon, client: FeedClient, count: int, rounds: i
     sessions = open_sessions(daemon, count)
     for length in (1, rounds):
         began = time.perf_counter()
-        waiting = {client.send(session, "go", f"scripted/shell-{length}") for session in sessions}
+        waiting = {client.send(session, "go", f"{UPSTREAM}/shell-{length}") for session in sessions}
         for frame in client.frames():
             if b'"triggeredBy":null' in frame[-30:]:
                 continue
@@ -111,32 +117,6 @@ def database_bytes(daemon: Daemon) -> int:
         connection.close()
 
 
-def pss_mib(pid: int) -> float:
-    """Proportional set size of a process and everything below it."""
-    total = 0
-    pids = [pid]
-    parents = _parents()
-    for known in pids:
-        pids.extend(child for child, parent in parents.items() if parent == known)
-        try:
-            rollup = Path(f"/proc/{known}/smaps_rollup").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    return total / 1024
-
-
-def _parents() -> dict[int, int]:
-    found = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                found[int(entry.name)] = int(Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    return found
-
-
 def floor_ms(directory: Path, work: Callable[[], object], rounds: int) -> float:
     """A round without Peen: the tool, and two synced rows in one process."""
     connection = apsw.Connection(str(directory / "floor.db"))
@@ -156,9 +136,24 @@ def run_true() -> None:
     subprocess.run(["/bin/sh", "-c", "true"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
 
 
-def measure(directory: Path, *, quick: bool) -> dict[str, object]:
-    (directory / "script.yaml").write_text(script())
-    upstreams = json.dumps([{"name": "scripted", "type": "scripted", "script": str(directory / "script.yaml")}])
+@contextmanager
+def provider(path: Path, *, embedded: bool) -> Iterator[str]:
+    """PEEN_UPSTREAMS for the script at `path`."""
+    if embedded:
+        yield json.dumps([{"name": UPSTREAM, "type": "scripted", "script": str(path)}])
+        return
+    with UpstreamProcess(path) as upstream:
+        yield json.dumps([{"name": UPSTREAM, "type": "openai", "baseUrl": upstream.base_url}])
+
+
+def measure(directory: Path, *, quick: bool, embedded: bool) -> dict[str, object]:
+    path = directory / "script.yaml"
+    path.write_text(script())
+    with provider(path, embedded=embedded) as upstreams:
+        return measure_with(upstreams, directory, quick=quick)
+
+
+def measure_with(upstreams: str, directory: Path, *, quick: bool) -> dict[str, object]:
     notes = directory / "notes.txt"
     notes.write_text("a line\n" * 20)
     repeats, crowd_rounds = (3, 10) if quick else (9, 50)
@@ -210,9 +205,11 @@ def describe(found: Mapping[str, object]) -> str:
 
 
 def main() -> int:
-    arguments = parser("Rounds through the whole program, with the embedded scripted model.").parse_args()
+    options = parser("Rounds through the whole program.")
+    options.add_argument("--embedded", action="store_true", help="play the model inside the workers, without HTTP")
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="p-", dir="/tmp") as name:
-        found = measure(Path(name), quick=arguments.quick)
+        found = measure(Path(name), quick=arguments.quick, embedded=arguments.embedded)
     report(arguments, found, describe(found))
     return 0
 

@@ -490,7 +490,7 @@ def test_a_key_without_an_adapter_leads_to_the_embedded_upstream_and_says_so(dep
     settings = deployment.load({"ANTHROPIC_API_KEY": "k"})
 
     assert [upstream.name for upstream in settings.upstreams] == ["scripted"]
-    assert settings.upstream_choice.startswith("ANTHROPIC_API_KEY is set, but the upstream type `anthropic` is not part")
+    assert settings.upstream_choice.startswith("ANTHROPIC_API_KEY is set, but the upstream type `anthropic` is not")
     assert EMBEDDED_MODEL in settings.upstream_choice
 
 

@@ -16,10 +16,14 @@ from peen.entropy import Entropy
 from peen.errors import ConfigurationInvalid
 from peen.hub.admit import Rules
 from peen.hub.listener import Hub, listen_tcp, listen_unix
+from peen.hub.rest.audit import add_audit
+from peen.hub.rest.events import add_events
 from peen.hub.rest.health import add_health
 from peen.hub.rest.models import add_models
 from peen.hub.rest.sessions import add_sessions
+from peen.hub.rest.snapshots import add_snapshots
 from peen.hub.rest.transcript import add_transcript
+from peen.hub.rest.workers import add_workers
 from peen.hub.router import Router
 from peen.settings import Settings
 from peen.space.nannylink import NannyProcess
@@ -43,7 +47,17 @@ class Controller:
 def build_router() -> Router:
     """Every REST operation."""
     router = Router()
-    for add in (add_health, add_sessions, add_transcript, add_models):
+    resources = (
+        add_health,
+        add_sessions,
+        add_transcript,
+        add_events,
+        add_workers,
+        add_audit,
+        add_snapshots,
+        add_models,
+    )
+    for add in resources:
         add(router)
     return router
 

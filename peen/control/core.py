@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 import trio
 
+from peen.actors import supervised
 from peen.entropy import Entropy
 from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
@@ -32,10 +33,11 @@ from peen.space.control import ControlSpace
 from peen.space.nannylink import NannyProcess
 from peen.space.proc import sweep
 from peen.space.supervise import Placement, Supervisor
-from peen.store import sessions
+from peen.store import deletion, sessions
 from peen.store.database import Database
 from peen.store.opening import open_database
 from peen.store.reserve import RESERVE_BYTES
+from peen.store.sessions import SessionRow
 from peen.worker.link import CallHandler, WorkerLink
 
 log = structlog.get_logger(__name__)
@@ -177,8 +179,10 @@ async def _assemble(
         agent_space=space.name,
         max_context_tokens=settings.max_context_tokens,
         stop=registry.stop,
+        release=partial(_release, registry, supervisor),
         entropy=entropy,
     )
+    nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
     return Core(database, fanout, pump, registry, supervisor, api)
 
 
@@ -189,6 +193,12 @@ async def _clear_the_past(database: Database, space: ControlSpace, identity: str
     if killed:
         log.warning("processes of a crashed controller were ended", count=len(killed))
     await recover(database, entropy)
+
+
+async def _release(registry: Sessions, supervisor: Supervisor, session: SessionRow) -> None:
+    """Nothing lives for this session any more when this returns."""
+    await registry.forget(session.no)
+    await supervisor.stop(session.uuid, "the session is deleted")
 
 
 class _SessionWorkers:

@@ -132,7 +132,7 @@ def admit_socket(rules: Rules, head: Head, *, trusted: bool) -> Admitted:
 
 
 def admit_request(rules: Rules, head: Head, *, trusted: bool, public: bool) -> None:
-    """Decide on a REST call, all but its media type; `public` ones need no token. Raises: Refused, which is the answer."""
+    """Decide on a REST call, all but its media type; `public` ones need no token. Raises: Refused, the answer."""
     check_framing(head, body_allowed=True)
     check_host_and_origin(rules, head, trusted=trusted)
     _check_no_token_in_url(rules, parse_query(head.query))

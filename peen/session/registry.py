@@ -30,6 +30,7 @@ class Sessions:
     def __init__(self, household: Household) -> None:
         self._house = household
         self._actors: dict[SessionNo, SessionActor] = {}
+        self._ended: dict[SessionNo, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self._closing = False
 
@@ -49,7 +50,10 @@ class Sessions:
             raise SessionNotFound("metadata.sessionId: no such session; POST /api/v1/sessions/open opens one")
         if self._closing:
             raise SessionBusy("the controller is stopping; send the message again when it runs")
-        await self._actor(session.no, session.uuid).address.send(Submission(message, origin))
+        try:
+            await self._actor(session.no, session.uuid).address.send(Submission(message, origin))
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            raise SessionNotFound("metadata.sessionId: this session was deleted") from None
 
     def turn_ended(self, end: TurnEnd, session_no: SessionNo) -> None:
         """A worker committed the end of a turn."""
@@ -64,6 +68,16 @@ class Sessions:
             raise SessionNotFound("no such session; POST /api/v1/sessions/open opens one")
         return await self._actor(session.no, session.uuid).stop()
 
+    async def forget(self, session_no: SessionNo) -> None:
+        """End the actor of a session that is being deleted. What waits in its inbox is answered first."""
+        actor = self._actors.get(session_no)
+        if actor is None:
+            await trio.lowlevel.checkpoint()
+            return
+        actor.address.close()
+        # No deadline: what waits is refused, each in one transaction, and nothing new comes.
+        await self._ended[session_no].wait()
+
     async def close(self, ending: Ending) -> None:
         """Accept nothing more and end every running turn with `ending`; each is tried, whatever happens to others."""
         self._closing = True
@@ -76,11 +90,21 @@ class Sessions:
         if actor is None:
             assert self._nursery is not None, "sessions are served by a running registry"
             actor = self._actors[no] = SessionActor(no, session_id, self._house)
+            self._ended[no] = trio.Event()
             self._nursery.start_soon(self._live, no, actor, name=f"session {session_id}")
         return actor
 
     async def _live(self, no: SessionNo, actor: SessionActor) -> None:
         try:
-            await supervised(actor.run, name=f"session actor {no}")
+            await supervised(partial(_serve, actor), name=f"session actor {no}")
         finally:
             del self._actors[no]  # the next message starts a new one
+            self._ended.pop(no).set()
+
+
+async def _serve(actor: SessionActor) -> None:
+    """Run an actor; one whose address was closed ends when it has taken everything that waited."""
+    try:
+        await actor.run()
+    except* trio.EndOfChannel:
+        pass

@@ -75,7 +75,8 @@ def pack(order: Order) -> bytes:
 def send(channel: socket.socket, data: bytes, fds: tuple[int, ...] = ()) -> None:
     """Send packed `data`, with `fds` on its first byte; blocks. Raises: OSError if the other end is gone."""
     sent = socket.send_fds(channel, [data], fds) if fds else 0
-    channel.sendall(data[sent:])
+    if sent < len(data):  # sending nothing fails too, once a receiver that has it all has closed
+        channel.sendall(data[sent:])
 
 
 def receive(channel: socket.socket) -> tuple[bytes, tuple[int, ...]] | None:

@@ -154,7 +154,7 @@ def rounds(db: Reader, run_no: int, *, limit: int = keys.MAX_SEQUENCE, offset: i
     wanted = [number for (number,) in db.rows(_ROUNDS, (first, end, limit, offset))]
     if wanted:
         first, end = (keys.join(run_no, number * ATTEMPTS_PER_ROUND) for number in (wanted[0], wanted[-1] + 1))
-        attempts = (CallRow(*row[:10], usage=_usage(row[10:])) for row in db.execute(_CALLS, (first, end)))
+        attempts = (CallRow._make((*row[:10], _usage(row[10:]))) for row in db.execute(_CALLS, (first, end)))
         for _, round_attempts in groupby(attempts, key=lambda attempt: attempt.round):
             yield list(round_attempts)
 

@@ -119,12 +119,11 @@ def pending(db: Reader | Tx) -> list[SessionNo]:
     return [SessionNo(no) for (no,) in db.rows(_PENDING)]
 
 
-def step(tx: Tx, session_no: SessionNo) -> bool:
-    """Remove the next rows of a marked session, and at last itself; True when that is done.
+def step(tx: Tx, session_no: SessionNo, *, rows: int = STEP_ROWS, size: int = STEP_BYTES) -> bool:
+    """Remove the next `rows` of a marked session, or `size` bytes of them, and at last itself; True when that is done.
 
     Needs a transaction in which foreign keys are not enforced, and keeps them sound by its order.
     """
-    rows, size = STEP_ROWS, STEP_BYTES
     span = {"no": session_no, "low": keys.join(session_no, 0), "high": keys.join(session_no + 1, 0)}
     for part in PARTS:
         for key, row_bytes in tx.rows(part.find, {**span, "limit": rows + 1}):
@@ -137,9 +136,12 @@ def step(tx: Tx, session_no: SessionNo) -> bool:
     return True
 
 
-async def remove(database: Database, session_no: SessionNo) -> None:
-    """Remove a marked session that nobody works on any more. On a full disk this may use the reserve: it gives back."""
-    while not await database.write(partial(step, session_no=session_no), terminal=True, unchecked=True):
+async def remove(database: Database, session_no: SessionNo, *, rows: int = STEP_ROWS) -> None:
+    """Remove a marked session that nobody works on any more, `rows` at a time.
+
+    On a full disk this may use the reserve: it gives space back.
+    """
+    while not await database.write(partial(step, session_no=session_no, rows=rows), terminal=True, unchecked=True):
         pass  # between two steps the writer serves whoever waits
 
 

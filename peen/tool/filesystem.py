@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,13 +17,11 @@ import trio
 from peen.entropy import Entropy
 from peen.tool.base import ToolError
 from peen.tool.bounds import path_text
-from peen.tool.paths import failure, regular_status_of, require_regular
+from peen.tool.paths import regular_status_of, require_regular, told_to_the_model
+from peen.tool.rename import rename_without_replacing, sync_directory
 
 DIRECT_BYTES: Final = 1024 * 1024  # up to here reading is cheaper than handing it to a thread
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_AT_FDCWD: Final = -100
-_RENAME_NOREPLACE: Final = 1
-_NO_SUCH_CALL: Final = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +46,13 @@ async def read_whole(path: Path, *, max_bytes: int) -> FileContent:
 
 def read_head(path: Path, max_bytes: int) -> bytes:
     """The first bytes of a regular file. Raises: ToolError."""
-    with _told_to_the_model(path), open(os.open(path, _READ_FLAGS), "rb", buffering=0) as file:
+    with told_to_the_model(path), open(os.open(path, _READ_FLAGS), "rb", buffering=0) as file:
         require_regular(os.fstat(file.fileno()), path)
         return file.read(max_bytes)
 
 
 def _read(path: Path, max_bytes: int) -> FileContent:
-    with _told_to_the_model(path), open(os.open(path, _READ_FLAGS), "rb") as file:
+    with told_to_the_model(path), open(os.open(path, _READ_FLAGS), "rb") as file:
         # It may have been exchanged since it was looked at.
         status = os.fstat(file.fileno())
         require_regular(status, path)
@@ -79,7 +75,7 @@ async def replace_file(real: Path, data: bytes, before: os.stat_result, entropy:
     the owner, or where the directory cannot be written, the file is written in place.
     Once started, it is carried out whatever happens to the caller.
     """
-    with _told_to_the_model(real):
+    with told_to_the_model(real):
         await trio.to_thread.run_sync(_replace, real, data, before, _temporary_name(entropy))
 
 
@@ -88,20 +84,12 @@ async def create_file(real: Path, data: bytes, entropy: Entropy) -> None:
 
     The mode is the usual one of the umask. Raises: ToolError, `already exists` if somebody was faster.
     """
-    with _told_to_the_model(real):
+    with told_to_the_model(real):
         await trio.to_thread.run_sync(_create, real, data, _temporary_name(entropy))
 
 
 def _temporary_name(entropy: Entropy) -> str:
     return f".peen-{entropy.token(8).hex()}.tmp"
-
-
-@contextlib.contextmanager
-def _told_to_the_model(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise failure(exc, path) from exc
 
 
 def _replace(real: Path, data: bytes, before: os.stat_result, temporary_name: str) -> None:
@@ -126,7 +114,7 @@ def _replace(real: Path, data: bytes, before: os.stat_result, temporary_name: st
         temporary.unlink(missing_ok=True)
         raise
     if kept:
-        _sync_directory(real.parent)
+        sync_directory(real.parent)
     else:
         temporary.unlink()
         _write_in_place(real, data)
@@ -180,34 +168,10 @@ def _create(real: Path, data: bytes, temporary_name: str) -> None:
             file.write(data)
             file.flush()
             os.fsync(descriptor)
-        _rename_without_replacing(temporary, real)
+        rename_without_replacing(temporary, real)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(real.parent)
+    sync_directory(real.parent)
     for directory in missing:
-        _sync_directory(directory.parent)
-
-
-def _rename_without_replacing(source: Path, target: Path) -> None:
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:  # a C library without it
-        code = errno.ENOSYS
-    else:
-        names = os.fsencode(source), os.fsencode(target)
-        done = call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE) == 0
-        code = 0 if done else ctypes.get_errno()
-    if code in _NO_SUCH_CALL:
-        os.link(source, target, follow_symlinks=False)
-        source.unlink()
-    elif code:
-        raise OSError(code, os.strerror(code), str(target))
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(directory.parent)

@@ -1,13 +1,13 @@
 """What one agent knows of the files around it: the proof that a file was read before it is changed.
 
 A path is known by the hash of its content when the agent read or wrote it, or by its mere existence when it was
-listed. Each observation has a revision that grows with every new one of the agent, so that observations of parallel
-calls can be put together in any order and give the same ledger.
+listed, until the agent itself removes it. Each observation has a revision that grows with every new one of the agent,
+so that observations of parallel calls can be put together in any order and give the same ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -21,11 +21,15 @@ class LedgerConflict(Exception):
 
 
 class Observation(msgspec.Struct, frozen=True, array_like=True):
-    """One known path: symlink-resolved and absolute. `sha256` is None where only the existence is known."""
+    """One known path: symlink-resolved and absolute. `sha256` is None where only the existence is known.
+
+    `gone` takes back all that was known at this revision or before: the agent removed the path, or moved it away.
+    """
 
     path: str
     sha256: str | None
     revision: int
+    gone: bool = False
 
 
 class LedgerDelta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -34,11 +38,43 @@ class LedgerDelta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     observations: tuple[Observation, ...] = ()
 
 
+class _Known(msgspec.Struct, frozen=True):
+    """The newest observation of each kind of one path: enough to add older and newer ones in any order."""
+
+    content: Observation | None = None
+    existence: Observation | None = None
+    gone: Observation | None = None
+
+    def plus(self, other: Observation) -> _Known:
+        """Raises: LedgerConflict."""
+        if other.gone:
+            return msgspec.structs.replace(self, gone=_newer(self.gone, other))
+        if other.sha256 is None:
+            return msgspec.structs.replace(self, existence=_newer(self.existence, other))
+        return msgspec.structs.replace(self, content=_newer(self.content, other))
+
+    @property
+    def counting(self) -> Observation | None:
+        """What holds now. A hash is never replaced by mere existence, however much newer that is."""
+        since = self.gone.revision if self.gone is not None else -1
+        if self.content is not None and self.content.revision > since:
+            return self.content
+        return self.existence if self.existence is not None and self.existence.revision > since else None
+
+    def observations(self) -> Iterator[Observation]:
+        """The fewest that say the same, whatever they will be merged with."""
+        since = -1
+        for newest in (self.gone, self.content, self.existence):
+            if newest is not None and newest.revision > since:
+                since = newest.revision
+                yield newest
+
+
 class _State:
     """What all views of one ledger share."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Observation] = {}
+        self.known: dict[str, _Known] = {}
         self.revision = 0
 
 
@@ -47,7 +83,7 @@ class Ledger:
 
     def __init__(self, state: _State | None = None) -> None:
         self._state = state or _State()
-        self._added: dict[str, Observation] = {}
+        self._added: dict[str, _Known] = {}
 
     @classmethod
     def restore(cls, saved: LedgerDelta) -> Ledger:
@@ -58,7 +94,8 @@ class Ledger:
 
     def snapshot(self) -> LedgerDelta:
         """All that is known, sorted by path."""
-        return LedgerDelta(tuple(self._state.known[path] for path in sorted(self._state.known)))
+        known = self._state.known
+        return LedgerDelta(tuple(each for path in sorted(known) for each in known[path].observations()))
 
     def for_call(self) -> Ledger:
         """A view on the same knowledge that remembers what is observed through it."""
@@ -66,7 +103,7 @@ class Ledger:
 
     def delta(self) -> LedgerDelta:
         """What was observed through this view, in the order in which it was first seen."""
-        return LedgerDelta(tuple(self._added.values()))
+        return LedgerDelta(tuple(each for known in self._added.values() for each in known.observations()))
 
     def saw_content(self, path: str, sha256: str) -> None:
         """The agent has read, or has itself written, content with this hash."""
@@ -77,15 +114,39 @@ class Ledger:
         """The agent has seen that these exist. What it knows of their content stays."""
         self._state.revision += 1
         for path in paths:
-            if path not in self._state.known:  # else it says nothing new, and would only be saved again
+            if not self.knows(path):  # else it says nothing new, and would only be saved again
                 self._add(Observation(path, None, self._state.revision))
 
+    def removed(self, paths: Iterable[str]) -> None:
+        """The agent has removed these, so that whatever will be there is unknown to it."""
+        self._state.revision += 1
+        for path in paths:
+            if self.knows(path):
+                self._add(Observation(path, None, self._state.revision, gone=True))
+
+    def moved(self, source: str, destination: str) -> None:
+        """The agent has moved a path with everything below it: what it knows of that, it knows under the new name."""
+        known = [(path, self.sha256_of(path)) for path in self.at_or_below(source)]
+        self.removed([*self.at_or_below(source), *self.at_or_below(destination)])
+        for path, sha256 in known:
+            renamed = destination + path[len(source) :]
+            if sha256 is None:
+                self.saw_paths([renamed])
+            else:
+                self.saw_content(renamed, sha256)
+
+    def at_or_below(self, path: str) -> list[str]:
+        """The known paths that are `path` or lie in it, sorted."""
+        inside = path.rstrip("/") + "/"
+        known = (each for each in self._state.known if each == path or each.startswith(inside))
+        return sorted(each for each in known if self.knows(each))
+
     def knows(self, path: str) -> bool:
-        return path in self._state.known
+        return self._counting(path) is not None
 
     def sha256_of(self, path: str) -> str | None:
         """Hash of the content that the agent knows, or None if it never read or wrote this path."""
-        known = self._state.known.get(path)
+        known = self._counting(path)
         return known.sha256 if known is not None else None
 
     def apply(self, delta: LedgerDelta) -> None:
@@ -93,27 +154,26 @@ class Ledger:
 
         Raises: LedgerConflict, and then nothing was applied.
         """
-        merged: dict[str, Observation] = {}
+        merged: dict[str, _Known] = {}
         for observation in delta.observations:
             path = observation.path
-            merged[path] = _newer(merged.get(path) or self._state.known.get(path), observation)
+            merged[path] = (merged.get(path) or self._state.known.get(path, _Known())).plus(observation)
         self._state.known |= merged
         newest = max((observation.revision for observation in delta.observations), default=0)
         self._state.revision = max(self._state.revision, newest)
 
     def _add(self, observation: Observation) -> None:
-        self._state.known[observation.path] = _newer(self._state.known.get(observation.path), observation)
-        self._added[observation.path] = _newer(self._added.get(observation.path), observation)
+        for views in (self._state.known, self._added):
+            views[observation.path] = views.get(observation.path, _Known()).plus(observation)
+
+    def _counting(self, path: str) -> Observation | None:
+        known = self._state.known.get(path)
+        return known.counting if known is not None else None
 
 
 def _newer(known: Observation | None, other: Observation) -> Observation:
-    """The one to keep. A hash is never replaced by mere existence, however much newer that is."""
-    if known is None:
+    if known is None or known.revision < other.revision:
         return other
-    if known.sha256 is not None and other.sha256 is not None:
-        if known.revision == other.revision and known.sha256 != other.sha256:
-            raise LedgerConflict(known.path, known.revision)
-        return max(known, other, key=lambda observation: observation.revision)
-    if (known.sha256 is None) == (other.sha256 is None):
-        return max(known, other, key=lambda observation: observation.revision)
-    return known if known.sha256 is not None else other
+    if known.revision == other.revision and known.sha256 != other.sha256:
+        raise LedgerConflict(known.path, known.revision)
+    return known

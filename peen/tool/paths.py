@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -22,6 +24,8 @@ _KINDS: Final[dict[int, tuple[ErrorKind, str]]] = {
     errno.EISDIR: ("not regular", "{path} is a directory; use listFiles"),
     errno.ENXIO: ("not regular", "{path} is not a regular file"),
     errno.EEXIST: ("already exists", "{path} already exists"),
+    errno.ENOTEMPTY: ("directory not empty", "{path} is not empty"),
+    errno.EBUSY: ("permission denied", "{path} is in use by the system, for example as a mount point"),
     errno.ENAMETOOLONG: ("validation failed", "the path is too long"),
     errno.ENOSPC: ("limit exceeded", "no space is left on the device of {path}; nothing was changed"),
     errno.EDQUOT: ("limit exceeded", "the disk quota for {path} is used up; nothing was changed"),
@@ -61,6 +65,16 @@ def real_path(path: Path) -> Path:
         raise ToolError("not regular", f"{path_text(str(path))} is a loop of symbolic links") from exc
 
 
+def entry_path(path: Path) -> Path:
+    """The real name of the directory entry that `path` means: a link in its last part is not followed.
+
+    The entry need not exist. Raises: ToolError for a loop of links above it.
+    """
+    if path.name in ("", ".."):  # `/`, or the directory above some other: never itself a link
+        return real_path(path)
+    return real_path(path.parent) / path.name
+
+
 def ledger_key(real: Path) -> str:
     """The name of a real path in the ledger."""
     return path_text(str(real))
@@ -86,6 +100,15 @@ def require_regular(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = next((words for is_kind, words in _TYPES if is_kind(status.st_mode)), "not a regular file")
         raise ToolError("not regular", f"{path_text(str(path))} is {kind}")
+
+
+@contextlib.contextmanager
+def told_to_the_model(path: Path) -> Iterator[None]:
+    """A failed system call on `path` becomes a ToolError."""
+    try:
+        yield
+    except OSError as exc:
+        raise failure(exc, path) from exc
 
 
 def failure(problem: OSError, path: Path) -> ToolError:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from peen import errors
 from peen.errors import PeenError
-from peen.wire import rest
+from peen.wire import audit, rest
 
 API: Final = "/api/v1"
 MAX_BODY_BYTES: Final = 1_048_576
@@ -101,6 +101,8 @@ TAGS: Final[dict[str, str]] = {
     "sessions": "A session is one conversation about one directory.",
     "transcript": "What a session said and did.",
     "models": "What upstreams offer.",
+    "places": "Where a session may be, and the workers that it had there.",
+    "audit": "What models were asked, what they answered and what that used.",
 }
 """What each tag gathers."""
 
@@ -172,6 +174,70 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         "GET", f"{API}/models", "listModels", "models", "The models that a message may name.", rest.ModelList,
         about="As found when the controller started; no provider is asked.",
+    ),
+    Operation(
+        "GET", f"{API}/session/events", "listEvents", "transcript", "What happened in the turns of a session.",
+        rest.EventPage, session=True, query=_paging(ordered=True),
+        about=(
+            "The frames of root turns as records, without content blocks, children and notices. `payload` is the "
+            "`data` of the frame with the same `id`. Reading consumes nothing."
+        ),
+    ),
+    Operation(
+        "DELETE", f"{API}/sessions/{{sessionId}}", "deleteSession", "sessions", "Remove a session for good.",
+        rest.SessionDeleted,
+        about=(
+            "Its worker is stopped, and everything that is stored of it is removed, which may take a while. Nothing "
+            "finds the session from the first moment on, and the rest is done even if the controller ends meanwhile. "
+            "The directory is left alone; it can be opened again as a new session."
+        ),
+        failures=(
+            Failure.of(errors.SessionNotFound, "there is no such session"),
+            Failure.of(errors.SessionBusy, "a turn is running; nothing was removed"),
+        ),
+    ),
+    Operation(
+        "GET", f"{API}/agent-spaces", "listAgentSpaces", "places", "The agent spaces that this deployment offers.",
+        rest.AgentSpaceList,
+        about="`control` is the machine and the user of the controller; it reports no grants.",
+    ),
+    Operation(
+        "GET", f"{API}/workspace-roots", "listWorkspaceRoots", "places", "Where workspaces may lie.",
+        rest.WorkspaceRoots, about="The root or any directory in it may be opened. Creates nothing.",
+    ),
+    Operation(
+        "GET", f"{API}/session/workers", "listWorkers", "places", "The worker generations of a session, newest first.",
+        rest.WorkerPage, session=True, query=_paging(),
+    ),
+    Operation(
+        "GET", f"{API}/session/model-runs", "listModelRuns", "audit", "The model runs of a session, newest first.",
+        audit.ModelRunPage, session=True,
+        query=(
+            *_paging(),
+            Choice("stage", "Only runs of this stage.", ("turn", "child", "compaction")),
+            Choice("state", "Only runs in this state.", ("running", "completed", "failed", "cancelled", "interrupted")),
+        ),
+    ),
+    Operation(
+        "GET", f"{API}/session/model-runs/{{modelRunId}}/calls", "listModelCalls", "audit",
+        "The rounds of a model run, in order.", audit.ModelCallPage, session=True, query=_paging(),
+        about=(
+            "Each with the whole request, as the provider's adapter got it, and the answer. A round is listed when it "
+            "has ended."
+        ),
+        failures=(Failure.of(errors.NotFound, "the session has no such model run"),),
+    ),
+    Operation(
+        "GET", f"{API}/session/context-snapshots/{{contextHash}}", "getContextSnapshot", "audit",
+        "What a turn's prompt was resolved from.", rest.ContextSnapshot, session=True,
+        about="A turn names it as `contextSnapshotHash`.",
+        failures=(Failure.of(errors.NotFound, "no turn of the session has used it"),),
+    ),
+    Operation(
+        "GET", f"{API}/session/prompt-snapshots/{{promptHash}}", "getPromptSnapshot", "audit",
+        "The system prompt of a turn.", rest.PromptSnapshot, session=True,
+        about="A turn names it as `promptSnapshotHash`.",
+        failures=(Failure.of(errors.NotFound, "no turn of the session has used it"),),
     ),
 )  # fmt: skip
 

@@ -201,3 +201,86 @@ class ProtocolEvent(Answer, frozen=True, kw_only=True):
 
 class EventPage(Paged, frozen=True, kw_only=True):
     events: list[ProtocolEvent]
+
+
+# --- where sessions run ---------------------------------------------------------------------------------------------
+
+
+class SessionDeleted(Answer, frozen=True, kw_only=True):
+    """Nothing is left of the session; its directory can be opened again as a new one."""
+
+    deleted: bool
+
+
+class AgentSpace(Answer, frozen=True, kw_only=True):
+    """A place where workers can run. `profile` and what it grants are told of Docker spaces only.
+
+    `capability_warnings` has one sentence for each grant that is risky.
+    """
+
+    name: str
+    profile: str | None = None
+    docker: Literal["none", "readonly", "full"] | None = None
+    network: Literal["none", "bridge", "host"] | None = None
+    sudo: bool | None = None
+    host_root_equivalent: bool
+    capability_warnings: list[str]
+
+
+class AgentSpaceList(Answer, frozen=True, kw_only=True):
+    """`default` is the space of a session that is opened without naming one."""
+
+    items: list[AgentSpace]
+    default: str
+
+
+class WorkerGeneration(Answer, frozen=True, kw_only=True):
+    """One run of one worker process. `failure_detail` says why it failed, if it did."""
+
+    id: str
+    session_id: str
+    kind: Literal["native", "docker"]
+    agent_space: str
+    agent_space_revision: int
+    state: Literal["requested", "starting", "ready", "stopping", "stopped", "failed"]
+    workspace: str
+    container_id: str | None = None
+    image_digest: str | None = None
+    failure_detail: str | None = None
+    created_at: str
+    started_at: str | None = None
+    ended_at: str | None = None
+
+
+class WorkerPage(Paged, frozen=True, kw_only=True):
+    items: list[WorkerGeneration]
+
+
+# --- what a turn was told -------------------------------------------------------------------------------------------
+
+
+class ManifestEntry(Answer, frozen=True, kw_only=True):
+    """One part of what a prompt was resolved from; `hash` is the SHA-256 of its text, `priority` its layer."""
+
+    kind: str
+    name: str
+    source: str
+    priority: int
+    hash: str
+
+
+class ContextSnapshot(Answer, frozen=True, kw_only=True):
+    """`manifest` in the order of resolution; `resolved_content` is the text of the instructions."""
+
+    hash: str
+    manifest: list[ManifestEntry]
+    resolved_content: str
+    created_at: str
+
+
+class PromptSnapshot(Answer, frozen=True, kw_only=True):
+    """The system prompt as the model got it."""
+
+    hash: str
+    effective_prompt: str
+    created_at: str

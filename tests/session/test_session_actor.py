@@ -23,7 +23,7 @@ from session_kit import (
     returns_early,
     waits_then_completes,
 )
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 from world_kit import MODEL, check_sequences, dump, execution_of, frame_types, transcript, uuid
 
 from peen.errors import LinkLost
@@ -31,8 +31,6 @@ from peen.session.actor import STOP_QUIET_S
 from peen.store import inbox, turns
 from peen.testing.faults import Faults
 from peen.wire.worker import RunTurn
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 # --- one message
 
@@ -69,7 +67,7 @@ async def test_every_socket_that_hears_the_session_hears_all_of_it_and_others_he
         await own.send(own.message(), sender)
 
     assert sender.raw == listener.raw
-    assert stranger.raw == stranger.private == []
+    assert (stranger.raw, stranger.private) == ([], [])
 
 
 async def test_a_sender_that_hears_only_another_session_is_told_by_itself_after_everybody_else() -> None:
@@ -147,7 +145,7 @@ async def test_a_resend_while_the_turn_runs_joins_the_wait_and_both_are_answered
         assert [row.message.content for row in transcript(own.db, own.home)] == ["go", "done"]
 
 
-async def test_a_resend_before_the_turn_is_opened_joins_too() -> None:
+async def test_a_resend_before_the_turn_is_opened_joins_too(autojump_clock: MockClock) -> None:
     async with house() as own:
         own.workers.start_s = 3.0
         socket = own.socket()
@@ -341,7 +339,9 @@ async def test_a_worker_that_cannot_start_leaves_a_turn_without_an_execution() -
     assert row.state == "undelivered"
 
 
-async def test_a_lost_worker_is_dead_before_its_turn_ends_and_can_write_nothing_after() -> None:
+async def test_a_lost_worker_is_dead_before_its_turn_ends_and_can_write_nothing_after(
+    autojump_clock: MockClock,
+) -> None:
     async with house() as own:
         own.plays(is_lost)
         own.workers.settle_s = 2.0
@@ -372,7 +372,9 @@ async def test_a_worker_that_commits_its_end_and_is_lost_then_has_one_end() -> N
 
 
 @pytest.mark.parametrize("play", [completes, fails, never_starts, is_lost, refuses, returns_early, breaks])
-async def test_after_every_kind_of_end_the_next_message_is_accepted_at_once(play: Play) -> None:
+async def test_after_every_kind_of_end_the_next_message_is_accepted_at_once(
+    autojump_clock: MockClock, play: Play
+) -> None:
     async with house() as own:
         own.plays(play)
         socket = own.socket()
@@ -386,7 +388,9 @@ async def test_after_every_kind_of_end_the_next_message_is_accepted_at_once(play
         assert len(own.ends()) == 2
 
 
-async def test_the_next_message_is_accepted_while_the_last_worker_command_still_returns() -> None:
+async def test_the_next_message_is_accepted_while_the_last_worker_command_still_returns(
+    autojump_clock: MockClock,
+) -> None:
     async def lingers(link: PlayedLink, request: RunTurn) -> None:
         await completes(link, request)
         await trio.sleep(60.0)
@@ -403,7 +407,9 @@ async def test_the_next_message_is_accepted_while_the_last_worker_command_still_
 # --- Stop
 
 
-async def test_a_stop_ends_the_running_turn_as_cancelled_and_the_next_message_is_accepted() -> None:
+async def test_a_stop_ends_the_running_turn_as_cancelled_and_the_next_message_is_accepted(
+    autojump_clock: MockClock,
+) -> None:
     async with house() as own:
         own.plays(waits_then_completes)
         socket = own.socket()
@@ -422,7 +428,7 @@ async def test_a_stop_ends_the_running_turn_as_cancelled_and_the_next_message_is
         check_sequences(own.db.reader)
 
 
-async def test_a_stop_without_a_running_turn_ends_nothing() -> None:
+async def test_a_stop_without_a_running_turn_ends_nothing(autojump_clock: MockClock) -> None:
     async with house() as own:
         socket = own.socket()
 
@@ -431,7 +437,9 @@ async def test_a_stop_without_a_running_turn_ends_nothing() -> None:
         assert socket.ends() == ["turn.completed", "message.completed"]
 
 
-async def test_a_worker_that_does_not_obey_a_stop_is_killed_and_meanwhile_messages_wait() -> None:
+async def test_a_worker_that_does_not_obey_a_stop_is_killed_and_meanwhile_messages_wait(
+    autojump_clock: MockClock,
+) -> None:
     async with house() as own:
         own.plays(waits_then_completes)
         socket = own.socket()
@@ -455,7 +463,7 @@ async def test_a_worker_that_does_not_obey_a_stop_is_killed_and_meanwhile_messag
 # --- idleness, limits, faults
 
 
-async def test_the_worker_of_an_idle_session_is_stopped_after_the_idle_time() -> None:
+async def test_the_worker_of_an_idle_session_is_stopped_after_the_idle_time(autojump_clock: MockClock) -> None:
     async with house(idle_s=600.0) as own:
         await own.send(own.message(), own.socket())
         await trio.sleep(599.0)
@@ -466,7 +474,7 @@ async def test_the_worker_of_an_idle_session_is_stopped_after_the_idle_time() ->
         assert own.workers.log[1:] == [(600.0, "stop: idle", own.home.uuid)]
 
 
-async def test_a_session_with_a_running_turn_is_not_idle() -> None:
+async def test_a_session_with_a_running_turn_is_not_idle(autojump_clock: MockClock) -> None:
     async with house(idle_s=600.0) as own:
         own.plays(waits_then_completes)
         await own.send(own.message(), own.socket())
@@ -475,7 +483,7 @@ async def test_a_session_with_a_running_turn_is_not_idle() -> None:
         assert [what for _, what, _ in own.workers.log] == ["ensure"]
 
 
-async def test_a_worker_that_cannot_be_stopped_does_not_end_the_session() -> None:
+async def test_a_worker_that_cannot_be_stopped_does_not_end_the_session(autojump_clock: MockClock) -> None:
     async with house(idle_s=600.0) as own:
         own.workers.stop_fault = RuntimeError("the nanny broke")
         socket = own.socket()

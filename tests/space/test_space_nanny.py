@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -15,7 +17,7 @@ from space_kit import ENTRY, environment, gone, worker_settings
 from peen.errors import WorkerFailed
 from peen.space.control import ControlSpace, ControlWorker
 from peen.space.nannylink import NannyLink, start_nanny
-from peen.space.orders import Exited, Kill, Spawn, Spawned, decode_order, decode_report, pack
+from peen.space.orders import Exited, Kill, Spawn, Spawned, decode_order, decode_report, pack, receive, send
 from peen.space.proc import all_stats, descendants, read_stat
 from peen.wire.worker import LaunchDocument
 from peen.worker.framing import HEADER
@@ -49,6 +51,29 @@ def test_orders_read_back_as_they_were_written() -> None:
     assert [decode_report(pack(report)[HEADER.size :]) for report in reports] == reports
 
 
+def test_a_receiver_that_closes_as_soon_as_it_has_everything_is_no_failure() -> None:
+    ours, theirs = socket.socketpair()
+    received: list[bytes] = []
+
+    class Eager(socket.socket):
+        """Its peer is faster than we are."""
+
+        def sendmsg(self, *arguments: Any) -> int:
+            sent = super().sendmsg(*arguments)
+            message = receive(theirs)
+            assert message is not None
+            received.append(message[0])
+            os.close(message[1][0])
+            theirs.close()
+            return sent
+
+    order = Kill(pid=3, signal=9, tree=False)
+    with Eager(fileno=ours.detach()) as channel, open(os.devnull) as null:
+        send(channel, pack(order), (null.fileno(),))
+
+    assert [decode_order(body) for body in received] == [order]
+
+
 async def test_workers_report_their_exit_codes(root: Path, nursery: trio.Nursery) -> None:
     control = space()
     await nursery.start(control.run)
@@ -73,9 +98,9 @@ async def test_a_worker_takes_sigterm_from_its_first_moment(root: Path, nursery:
 async def test_a_spare_becomes_the_worker(root: Path, nursery: trio.Nursery) -> None:
     control = space(spares=1)
     await nursery.start(control.run)
-    await launch(control, root, "silent")  # the fork server answers: it has imported everything
+    first = await launch(control, root, "silent")
     assert control.nanny_pid is not None
-    spare = await only_child_but(control.nanny_pid, set(children(control.nanny_pid)))
+    spare = await only_child_but(control.nanny_pid, first.pid)
 
     worker = await launch(control, root, "leaves")
 
@@ -88,9 +113,9 @@ def children(pid: int) -> list[int]:
     return [stat.pid for stat in all_stats().values() if stat.ppid == pid]
 
 
-async def only_child_but(pid: int, known: set[int]) -> int:
+async def only_child_but(pid: int, known: int) -> int:
     for _ in range(200):
-        if new := set(children(pid)) - known:
+        if new := set(children(pid)) - {known}:
             return new.pop()
         await trio.sleep(0.02)  # the fork server waits for a quiet moment before it forks a spare
     raise AssertionError("no spare was forked")
@@ -99,9 +124,9 @@ async def only_child_but(pid: int, known: set[int]) -> int:
 async def test_a_spare_that_was_killed_is_not_used(root: Path, nursery: trio.Nursery) -> None:
     control = space(spares=1)
     await nursery.start(control.run)
-    await launch(control, root, "silent")
+    first = await launch(control, root, "silent")
     assert control.nanny_pid is not None
-    spare = await only_child_but(control.nanny_pid, set(children(control.nanny_pid)))
+    spare = await only_child_but(control.nanny_pid, first.pid)
 
     os.kill(spare, signal.SIGKILL)
     await gone(spare, within_s=5)

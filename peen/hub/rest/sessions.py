@@ -7,17 +7,35 @@ from typing import Literal
 
 from peen.errors import AgentSpaceNotAllowed
 from peen.hub.api import Api
-from peen.hub.request import ApiRequest, ApiResponse, check_no_body, check_query, decode_body, json_response, page
+from peen.hub.request import (
+    ApiRequest,
+    ApiResponse,
+    check_no_body,
+    check_query,
+    decode_body,
+    json_response,
+    page,
+    path_uuid,
+)
 from peen.hub.router import Router
-from peen.store import executions, sessions
+from peen.store import deletion, executions, sessions
 from peen.store.database import Reader
 from peen.store.sessions import SessionRow
-from peen.wire.rest import CancelAccepted, OpenedSession, OpenSession, Session, SessionPage, rfc3339
+from peen.wire.rest import (
+    CancelAccepted,
+    OpenedSession,
+    OpenSession,
+    Session,
+    SessionDeleted,
+    SessionPage,
+    rfc3339,
+)
 
 
 def add_sessions(router: Router) -> None:
     router.add("POST", "/api/v1/sessions/open", open_session)
     router.add("GET", "/api/v1/sessions", list_sessions)
+    router.add("DELETE", "/api/v1/sessions/{sessionId}", delete_session)
     router.add("GET", "/api/v1/session", get_session, session=True)
     router.add("POST", "/api/v1/session/cancel", cancel_session, session=True)
 
@@ -65,6 +83,23 @@ async def cancel_session(api: Api, request: ApiRequest) -> ApiResponse:
     check_query(request)
     check_no_body(request)
     return json_response(CancelAccepted(cancel_requested=await api.stop(request.session)), status=202)
+
+
+async def delete_session(api: Api, request: ApiRequest) -> ApiResponse:
+    """Remove a session with everything that is stored of it. Answers when nothing of it is left.
+
+    From the first step on nothing finds it any more, and the rest is done even if the controller ends meanwhile.
+    """
+    check_query(request)
+    check_no_body(request)
+    session_id = path_uuid(request, "sessionId").bytes
+    # On a full disk this is how space comes back, so it may use the reserve.
+    mark = partial(deletion.mark, session_id=session_id, at_ms=api.entropy.now_ms())
+    session = await api.database.write(mark, terminal=True)
+    await api.release(session)
+    await deletion.remove(api.database, session.no)
+    await deletion.give_back(api.database)
+    return json_response(SessionDeleted(deleted=True))
 
 
 def resource(db: Reader, row: SessionRow) -> Session:

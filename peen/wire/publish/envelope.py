@@ -11,6 +11,7 @@ UUID4: Final[Schema] = {
     "type": "string",
     "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$",
 }
+SHA256: Final[Schema] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 MILLISECONDS: Final[Schema] = {"type": "integer", "description": "Milliseconds since the epoch, UTC."}
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from peen.wire import rest
 from peen.wire.operations import MAX_CURSOR, OPERATIONS, TAGS, Operation, Query, Whole, failures_of
-from peen.wire.publish.envelope import UUID, UUID4, Schema
+from peen.wire.publish.envelope import SHA256, UUID, UUID4, Schema
 from peen.wire.publish.schemas import Schemas, description
 
 VERSION: Final = "1.0.0"
@@ -88,7 +88,7 @@ def _operation(operation: Operation, schemas: Schemas, responses: dict[str, Any]
     if operation.session:
         whole["parameters"].append({"$ref": "#/components/parameters/SessionId"})
     whole["parameters"] += [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        {"name": name, "in": "path", "required": True, "schema": _path_schema(name)}
         for name in operation.path_parameters
     ]
     whole["parameters"] += [_query(parameter) for parameter in operation.query]
@@ -99,6 +99,10 @@ def _operation(operation: Operation, schemas: Schemas, responses: dict[str, Any]
         **_failures(operation, schemas, responses),
     }
     return whole
+
+
+def _path_schema(name: str) -> Schema:
+    return SHA256 if name.endswith("Hash") else UUID4
 
 
 def _query(parameter: Query) -> Schema:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec import inspect as types
 
 from peen.wire import events
-from peen.wire.publish.envelope import Schema, any_feed_frame
+from peen.wire.publish.envelope import SHA256, Schema, any_feed_frame
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -33,6 +33,7 @@ _EXTRA: Final[dict[tuple[str, str], Schema]] = {
     ("SystemPrompt", "content"): {"minLength": 1},
     ("OpenSession", "workspace"): {"pattern": r"^/[^\x00]*$"},
     ("ProtocolEvent", "payload"): {"type": "object"},
+    ("ToolDefinition", "parameters"): {"type": "object"},
 }
 """Rules that the code checks beyond the types, by struct and member."""
 
@@ -180,6 +181,6 @@ def _format(owner: str, name: str) -> Schema:
         return {"format": "uuid"}
     if name.endswith("At"):
         return {"format": "date-time"}
-    if name.endswith("Hash") or name == "sha256":
-        return {"pattern": "^[0-9a-f]{64}$"}
+    if name.endswith("Hash") or name in ("hash", "sha256"):
+        return SHA256
     return {}
