@@ -116,7 +116,7 @@ class BorrowedTurn:
             message = self._order.message(self._session.id)
             self._sent = True
             socket.send(encode_client_frame(message, self._entropy.now_ms()))
-            while self._view.acknowledged is None:
+            while not self._view.is_settled:
                 if self._is_late(self._entropy.monotonic_s()):
                     return self._leave(_LATE, UNFINISHED)
                 frames = socket.receive(self._within_s(TICK_S))
@@ -146,7 +146,7 @@ class BorrowedTurn:
     # --- ends without an answer
 
     def _leave(self, why: str, code: int) -> int:
-        """Stop looking. The turn is the controller's, and this release has no call that ends it."""
+        """Stop looking. The turn is the controller's, and goes on."""
         if not self._sent or self._session is None:
             self._screen.note(f"{why}; nothing was sent")
             return code

@@ -40,7 +40,7 @@ LOOK_S: Final = 0.1
 def host_turn(order: Order, settings: Settings, screen: Screen, entropy: Entropy, prepared: Prepared) -> HostedTurn:
     """The turn, carried out; its controller has stopped. Raises: what a start can raise; CommandEnds."""
     turn = HostedTurn(order, settings, screen, entropy)
-    trio.run(partial(host_controller, settings, prepared, turn.run, tcp=False, entropy=entropy))
+    trio.run(partial(host_controller, settings, prepared, turn.run, turn.request, tcp=False, entropy=entropy))
     return turn
 
 
@@ -98,17 +98,16 @@ class HostedTurn:
     def __init__(self, order: Order, settings: Settings, screen: Screen, entropy: Entropy) -> None:
         self._order, self._settings, self._screen, self._entropy = order, settings, screen, entropy
         self._view = TurnView(order.frame_id, order.prompt, after=0)
+        self.request = StopRequest()
         self._ear: Ear | None = None
         self._session_id: str | None = None
-        self._request: StopRequest | None = None
         self._code: int | None = None
-        self._is_late = self._is_told = False
+        self._is_sent = self._is_late = self._is_told = False
 
-    async def run(self, running: Controller, request: StopRequest) -> None:
+    async def run(self, running: Controller) -> None:
         """Body of the controller: the conversation, then the time that it is lent to others."""
-        self._request = request
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._until_stopped, request, nursery.cancel_scope)
+            nursery.start_soon(self._until_stopped, nursery.cancel_scope)
             with trio.move_on_after(self._left_s()) as limit:
                 await self._converse(running)
             self._is_late = limit.cancelled_caught
@@ -118,7 +117,7 @@ class HostedTurn:
 
     def end(self) -> int:
         """Exit code. For a turn that was stopped this is where it is told how it ended."""
-        number = None if self._request is None else self._request.number
+        number = self.request.number
         if self._is_told:  # without a code it could not be told to the end, since nobody read on
             ended = UNFINISHED if self._code is None else self._code
             return INTERRUPTED if number == signal.SIGINT else ended
@@ -126,6 +125,9 @@ class HostedTurn:
             self._take(self._ear.take())
         outcome = self._view.outcome()
         why = "the time of --timeout is over" if self._is_late else "stopped by a signal"
+        if not self._is_sent:
+            self._screen.note(f"{why}; nothing was sent")
+            return INTERRUPTED if number == signal.SIGINT else UNFINISHED
         if outcome.state == "unfinished":
             outcome = replace(outcome, error=why)
         elif outcome.state == "interrupted":
@@ -149,8 +151,9 @@ class HostedTurn:
         # Through the wire's own decoder, so that this message meets the same rules as any other.
         sent = encode_client_frame(self._order.message(opened.session.id), self._entropy.now_ms())
         message = decode_client_frame(sent, running.hub.client_limits)
+        self._is_sent = True
         await core.sessions.submit(message, ear)
-        while self._view.acknowledged is None:
+        while not self._view.is_settled:
             await self._show(await ear.listen(TICK_S))
             if ear.missed:
                 ear.missed = False
@@ -197,8 +200,8 @@ class HostedTurn:
 
     # --- how long it lasts
 
-    async def _until_stopped(self, request: StopRequest, conversation: trio.CancelScope) -> None:
-        await request.asked.wait()  # no deadline: it is cancelled when the conversation ends by itself
+    async def _until_stopped(self, conversation: trio.CancelScope) -> None:
+        await self.request.asked.wait()  # no deadline: it is cancelled when the conversation ends by itself
         conversation.cancel()
 
     async def _lend(self, running: Controller) -> None:

@@ -33,16 +33,18 @@ class StopRequest:
     """The controller is up, so that a stop is orderly; before, a signal cancels its start."""
 
 
-Body = Callable[[Controller, StopRequest], Awaitable[None]]
+Body = Callable[[Controller], Awaitable[None]]
 
 
-async def host_controller(settings: Settings, prepared: Prepared, body: Body, *, tcp: bool, entropy: Entropy) -> None:
+async def host_controller(
+    settings: Settings, prepared: Prepared, body: Body, request: StopRequest, *, tcp: bool, entropy: Entropy
+) -> None:
     """Run a controller for as long as `body` runs, which it does not if a signal comes before it is ready.
 
-    The first SIGINT or SIGTERM sets `StopRequest.asked`, on which `body` is to return; the second ends the process at
+    The first SIGINT or SIGTERM sets `request.asked`, on which `body` is to return; the second ends the process at
     once, and so does a stop that hangs. Raises: what the controller's start raises, and what `body` raises.
     """
-    request, start = StopRequest(), trio.CancelScope()
+    start = trio.CancelScope()
     with lone_exceptions():
         async with trio.open_nursery() as nursery:
             await nursery.start(_obey_signals, request, start)
@@ -53,7 +55,7 @@ async def host_controller(settings: Settings, prepared: Prepared, body: Body, *,
                     ) as running:
                         request.is_ready = True
                         try:
-                            await body(running, request)
+                            await body(running)
                         finally:
                             nursery.start_soon(_cut_off_after, settings.shutdown_timeout_ms / 1000 + ABANDON_S)
             finally:

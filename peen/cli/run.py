@@ -13,7 +13,6 @@ from peen.errors import PeenError
 from peen.settings import Settings
 
 if TYPE_CHECKING:
-    from peen.cli.hosting import StopRequest
     from peen.control.controller import Controller
 
 
@@ -42,12 +41,12 @@ def serve(settings: Settings, entropy: Entropy) -> None:
     with prepared_process(settings, entropy, stream=None, level=settings.log_level) as prepared:
         import trio
 
-        from peen.cli.hosting import host_controller
+        from peen.cli.hosting import StopRequest, host_controller
         from peen.log import get_logger
 
-        log = get_logger(__name__)
+        log, request = get_logger(__name__), StopRequest()
 
-        async def body(running: Controller, request: StopRequest) -> None:
+        async def body(running: Controller) -> None:
             log.info(
                 "serving", api=f"{running.address}/api/v1", socket=f"{running.address}/ws/v1",
                 workspace_root=settings.workspace_root, state=settings.state_dir,
@@ -56,7 +55,7 @@ def serve(settings: Settings, entropy: Entropy) -> None:
             await request.asked.wait()
 
         async def controller() -> None:
-            await host_controller(settings, prepared, body, tcp=True, entropy=entropy)
+            await host_controller(settings, prepared, body, request, tcp=True, entropy=entropy)
 
         log.info(settings.upstream_choice)
         trio.run(controller)

@@ -3,59 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from peen.cli.ends import printable
+from peen.cli.frames import FOLDED, Data, Frame, decode_data, decode_frame
 from peen.cli.outcome import Outcome, State
 
 _INTERRUPTIONS: Final = frozenset({"interrupted", "shutdown"})
 _TELLING: Final = ("command", "path", "pattern", "query", "directory", "source")  # arguments that say most
 _SHOWN_CHARACTERS: Final = 60
-
-
-class _Metadata(Struct, frozen=True, rename="camel"):
-    request_id: str | None = None
-    sequence: int | None = None
-
-
-class _Block(Struct, frozen=True):
-    type: str = ""
-
-
-class _Data(Struct, frozen=True, rename="camel"):
-    """Members of all the payloads that are looked at; each frame type has some. Those of blocks are snake case."""
-
-    message: str = ""
-    model: str | None = None
-    text: str = ""
-    finish_reason: str | None = None
-    reason: str | None = None
-    error: str | None = None
-    code: str = ""
-    queued: bool = False
-    attempt: int = 0
-    call_id: str = ""
-    name: str = ""
-    arguments: Raw = Raw(b"null")
-    content_block: _Block = msgspec.field(default=_Block(), name="content_block")
-
-
-class _Frame(Struct, frozen=True, rename="camel"):
-    type: str
-    data: Raw = Raw(b"{}")
-    metadata: _Metadata = _Metadata()
-    triggered_by: str | None = None
-
-
-_decode: Final = msgspec.json.Decoder(_Frame).decode
-_decode_data: Final = msgspec.json.Decoder(_Data).decode
-_FOLDED: Final = frozenset({
-    "userMessage.created", "turn.started", "content_block_start", "tool.use", "tool.result", "provider.retry",
-    "turn.completed", "turn.failed", "turn.cancelled", "message.completed", "message.failed",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +44,8 @@ class _Turn:
     sequence: int | None = None
     doing: str = "starting"
     running: dict[str, str] = field(default_factory=dict)
+    queue: Literal["", "waiting", "delivered"] = ""
+    """For a message that joined a running turn: whether that turn's model has it. Then that turn answers it."""
 
 
 class TurnView:
@@ -99,11 +60,12 @@ class TurnView:
         self._frame_id, self._message = frame_id, message
         self._turns: dict[str, _Turn] = {}
         self._ours: _Turn | None = None  # a guess by the text, until the acknowledgement names the request
+        self._latest: _Turn | None = None  # the one that did something last
 
     def fold(self, payload: bytes) -> bool:
         """Take one frame. False if it was taken before: the feed repeats what came live."""
         try:
-            frame = _decode(payload)
+            frame = decode_frame(payload)
         except (msgspec.MsgspecError, UnicodeError):
             return True  # unknown to this version; it is passed on all the same
         sequence = frame.metadata.sequence
@@ -111,12 +73,20 @@ class TurnView:
             if sequence <= self.last_sequence:
                 return False
             self.last_sequence = sequence
-        if frame.type in _FOLDED:
+        if frame.type in FOLDED:
             try:
-                self._take(frame, _decode_data(frame.data))
+                self._take(frame, decode_data(frame.data))
             except (msgspec.MsgspecError, UnicodeError):
                 return True
         return True
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing more is to come: the message was refused, or its turn has ended and that was acknowledged."""
+        ack = self.acknowledged
+        if ack is None or ack.request_id is None or not ack.queued:
+            return ack is not None
+        return self._turns[ack.request_id].state is not None
 
     @property
     def is_stored(self) -> bool:
@@ -142,6 +112,10 @@ class TurnView:
         turn = self._ours
         if turn is None:
             return "waiting for the session"
+        if turn.queue == "waiting":
+            return "queued behind the running turn"
+        if turn.queue == "delivered" and self._latest is not None:
+            turn = self._latest
         if not turn.running:
             return turn.doing
         *others, latest = turn.running.values()
@@ -169,7 +143,7 @@ class TurnView:
 
     # --- folding
 
-    def _take(self, frame: _Frame, data: _Data) -> None:
+    def _take(self, frame: Frame, data: Data) -> None:
         if frame.type in ("message.completed", "message.failed"):
             if frame.triggered_by == self._frame_id:
                 self._acknowledge(frame, data)
@@ -183,12 +157,18 @@ class TurnView:
         if frame.type == "userMessage.created":
             if data.message == self._message and self.acknowledged is None:
                 self._ours = turn
+        elif frame.type in ("userMessage.queued", "userMessage.delivered"):
+            turn.queue = "waiting" if frame.type == "userMessage.queued" else "delivered"
         elif frame.type in ("turn.completed", "turn.failed", "turn.cancelled"):
             _end(turn, frame, data)
+            for queued in self._turns.values():
+                if queued.queue and queued.state is None:
+                    _end_queued(queued, turn)
         else:
+            self._latest = turn
             _go_on(turn, frame.type, data)
 
-    def _acknowledge(self, frame: _Frame, data: _Data) -> None:
+    def _acknowledge(self, frame: Frame, data: Data) -> None:
         request_id = frame.metadata.request_id
         self.acknowledged = Acknowledgement(
             accepted=frame.type == "message.completed",
@@ -201,7 +181,7 @@ class TurnView:
         self._ours = None if request_id is None else self._turns.setdefault(request_id, _Turn(request_id))
 
 
-def _end(turn: _Turn, frame: _Frame, data: _Data) -> None:
+def _end(turn: _Turn, frame: Frame, data: Data) -> None:
     if frame.type == "turn.completed":
         turn.state, turn.text, turn.finish_reason = "completed", data.text, data.finish_reason
         turn.model = data.model or turn.model
@@ -213,7 +193,21 @@ def _end(turn: _Turn, frame: _Frame, data: _Data) -> None:
     turn.running.clear()
 
 
-def _go_on(turn: _Turn, frame_type: str, data: _Data) -> None:
+def _end_queued(queued: _Turn, ended: _Turn) -> None:
+    """What the end of a turn means for a message that had joined it."""
+    if queued.queue == "waiting" and ended.state == "completed":
+        return  # a turn follows that has it
+    queued.state, queued.reason, queued.sequence = ended.state, ended.reason, ended.sequence
+    queued.tool_calls = ended.tool_calls
+    if queued.queue == "delivered":
+        queued.text, queued.model, queued.finish_reason = ended.text, ended.model, ended.finish_reason
+        queued.error = ended.error
+    else:
+        queued.state, queued.tool_calls = "interrupted", 0
+        queued.error = f"the turn that the message waited for was {ended.state} before it read it"
+
+
+def _go_on(turn: _Turn, frame_type: str, data: Data) -> None:
     match frame_type:
         case "turn.started":
             turn.model, turn.doing = data.model, "waiting for the model"

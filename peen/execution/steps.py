@@ -134,7 +134,8 @@ class Steps:
         committed: Committed = await self._journal.commit(request)
         if committed.stopped:
             raise StaleClaim("a Stop came before this step ended; its result is saved, and nothing follows from it")
-        self.message_sequence = committed.message_sequence
+        # Calls that end together may hear of their commits in any order.
+        self.message_sequence = max(self.message_sequence, committed.message_sequence)
         self._delivered += committed.delivered
         self._continued = committed.continued
         begun = otherwise if committed.continued and otherwise is not None else following

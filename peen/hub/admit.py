@@ -22,7 +22,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from peen.errors import BadRequest, ForbiddenHost, ForbiddenOrigin, InvalidSessionId, Unauthorized, ValidationFailed
-from peen.hub.request import UnsupportedMediaType, UpgradeRequired, parse_query
+from peen.hub.request import UnsoundFraming, UnsupportedMediaType, UpgradeRequired, parse_query
 from peen.ids import parse_uuid4
 
 SOCKET_PATH: Final = "/ws/v1"
@@ -152,14 +152,14 @@ def check_media_type(head: Head) -> None:
 
 
 def check_framing(head: Head, *, body_allowed: bool) -> None:
-    """Refuse heads that two programs could read as different requests. Raises BadRequest."""
+    """Refuse heads that two programs could read as different requests. Raises UnsoundFraming."""
     if not head.target.startswith("/"):
-        raise BadRequest("the request target must be a path, such as /api/v1/sessions")
+        raise UnsoundFraming("the request target must be a path, such as /api/v1/sessions")
     lengths, encodings = head.all("content-length"), head.all("transfer-encoding")
     if lengths and encodings:
-        raise BadRequest("a request has a Content-Length or a Transfer-Encoding, not both")
+        raise UnsoundFraming("a request has a Content-Length or a Transfer-Encoding, not both")
     if not body_allowed and (encodings or lengths not in ([], ["0"])):
-        raise BadRequest("an upgrade to a socket has no body")
+        raise UnsoundFraming("an upgrade to a socket has no body")
 
 
 def check_host_and_origin(rules: Rules, head: Head, *, trusted: bool) -> None:

@@ -51,6 +51,10 @@ class UnsupportedMediaType(BadRequest):
     status = 415
 
 
+class UnsoundFraming(BadRequest):
+    """400: two programs could read these bytes as different requests. The connection ends with the answer."""
+
+
 class BodyTooSlow(BadRequest):
     """408: the rest of the request did not come in time."""
 
@@ -261,6 +265,8 @@ def error_response(error: Exception) -> ApiResponse:
     headers: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allowed)
+    elif isinstance(error, UnsoundFraming):
+        headers["connection"] = "close"
     elif isinstance(error, UpgradeRequired):
         headers |= {"upgrade": "websocket", "sec-websocket-version": "13", "connection": "close"}
     return ApiResponse(status, encode(body), headers)

@@ -149,6 +149,7 @@ class Settings:
             max_write_bytes=self.tool_max_write_bytes,
             max_edits=self.tool_max_edits,
             max_diff_bytes=self.tool_max_diff_bytes,
+            max_remove_entries=self.tool_max_remove_entries,
             max_command_output_bytes=self.tool_max_command_output_bytes,
             provider_idle_timeout_ms=self.provider_idle_timeout_ms,
             provider_retry_max_delay_ms=self.provider_retry_max_delay_ms,

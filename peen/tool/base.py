@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -41,6 +41,10 @@ ErrorKind = Literal[
 ]
 BYTES_PER_TOKEN = 4
 """How many bytes of a result count as one token; a rule of thumb, on the safe side for code and prose."""
+PROMPT_SHARE: Final = 4
+"""One result takes at most this part of what the model can be given at all."""
+MIN_RESULT_TOKENS: Final = 16
+"""Even where the model can take next to nothing, a result can say that it was cut."""
 
 
 class ToolError(PeenError):
@@ -66,7 +70,8 @@ class ToolContext:
     """The world of one agent as its tools see it.
 
     `directory` is where relative paths start; `environment` is what commands inherit, already free of secrets;
-    `locks` is shared by all agents of the worker, `ledger` is this agent's own.
+    `locks` is shared by all agents of the worker, `ledger` is this agent's own. `prompt_budget_tokens` is what the
+    model's window leaves for input, if that is known.
     """
 
     directory: Path
@@ -77,11 +82,15 @@ class ToolContext:
     environment: Mapping[str, str]
     locks: FileLocks
     entropy: Entropy = field(default_factory=SystemEntropy)
+    prompt_budget_tokens: int | None = None
 
     @property
     def max_result_bytes(self) -> int:
-        """Bytes that the content of one result may have."""
-        return self.settings.max_tool_result_tokens * BYTES_PER_TOKEN
+        """Bytes that the content of one result may have: the configured limit, or the share of a small window."""
+        tokens = self.settings.max_tool_result_tokens
+        if self.prompt_budget_tokens is not None:
+            tokens = min(tokens, max(self.prompt_budget_tokens // PROMPT_SHARE, MIN_RESULT_TOKENS))
+        return tokens * BYTES_PER_TOKEN
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from msgspec import Meta
 from peen.duration import format_duration_ms, parse_duration_ms
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import path_text
+from peen.tool.keyless import KeylessPrograms
 from peen.tool.output import Shown, show
 from peen.tool.paths import resolve_path, status_of
 from peen.tool.process import OutputReader, Process, end_tree, keep_reading, left_running, reap, spawn
@@ -64,6 +65,7 @@ class _Ending:
     status: int | None
     timed_out: bool
     left: list[ProcessRow]
+    keyless: dict[int, str]
 
 
 class RunCommand(Tool[RunCommandArguments]):
@@ -100,10 +102,12 @@ class RunCommand(Tool[RunCommandArguments]):
     async def _follow(self, process: Process, stdout: OutputReader, stderr: OutputReader, timeout_ms: int) -> _Ending:
         """Wait for the shell. However this ends, either the shell has exited by itself or its tree is gone."""
         finished = False
+        keyless = KeylessPrograms(process)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stdout.run)
                 nursery.start_soon(stderr.run)
+                nursery.start_soon(keyless.run)
                 status: int | None = None
                 with trio.move_on_after(timeout_ms / 1000) as timer:
                     status = await process.wait()
@@ -120,7 +124,7 @@ class RunCommand(Tool[RunCommandArguments]):
             if not finished:
                 await end_tree(process)
             process.close()
-        return _Ending(status, timer.cancelled_caught, left)
+        return _Ending(status, timer.cancelled_caught, left, keyless.ended)
 
     async def _look_back(self, process: Process, stdout: OutputReader, stderr: OutputReader) -> list[ProcessRow]:
         """What still runs of the command, and provision for what it will yet print and for its end."""
@@ -223,6 +227,11 @@ def _note(ending: _Ending, timeout_ms: int) -> str:
         notes.append(
             f"The time limit of {format_duration_ms(timeout_ms)} was reached: the command and everything it started "
             "were ended, unfinished. The output is what came until then. Give a longer timeout if it needs more."
+        )
+    if ending.keyless:
+        names = ", ".join(f"{pid} ({name})" for pid, name in list(ending.keyless.items())[:_NAMED_PROCESSES])
+        notes.append(
+            f"Ended because it waited for keys, and there is no terminal: {names}. Use a command that needs none."
         )
     if ending.left:
         names = ", ".join(f"{row.pid} ({row.name})" for row in ending.left[:_NAMED_PROCESSES])

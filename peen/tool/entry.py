@@ -14,8 +14,7 @@ from peen.tool.changes import require_known
 from peen.tool.content import sniff
 from peen.tool.directories import held_directory
 from peen.tool.filesystem import sha256_hex, too_large
-from peen.tool.paths import ledger_key, real_path, require_regular, told_to_the_model
-from peen.tool.protected import identity_of
+from peen.tool.paths import identity_of, ledger_key, real_path, require_regular, told_to_the_model
 
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BY_COMMAND: Final = "; use runCommand (rm, mv) if it is really to go"
@@ -39,7 +38,7 @@ class Entry:
         return stat.S_ISLNK(self.status.st_mode)
 
     def require_unchanged(self, directory: int) -> None:
-        """Raises: ToolError unless the entry of this name in `directory` is still the one that was looked at; OSError."""
+        """Raises: ToolError unless `directory` still holds under this name what was looked at; OSError."""
         now = os.stat(self.real.name, dir_fd=directory, follow_symlinks=False)
         same = identity_of(now) == identity_of(self.status)
         # The change time cannot be set by anybody, and grows with every change of content.
@@ -50,7 +49,7 @@ class Entry:
 
 
 def look_at(real: Path, max_bytes: int) -> Entry:
-    """The entry at a real path. Blocks. Raises: ToolError, also for pipes and devices, and for files over `max_bytes`."""
+    """The entry at a real path. Blocks. Raises: ToolError; pipes, devices and files over `max_bytes` are refused."""
     with told_to_the_model(real), held_directory(real.parent) as directory:
         status = os.stat(real.name, dir_fd=directory, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):

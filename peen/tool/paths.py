@@ -15,6 +15,9 @@ from typing import Final
 from peen.tool.base import ErrorKind, ToolContext, ToolError
 from peen.tool.bounds import path_text
 
+Identity = tuple[int, int]
+"""Device and inode: one file or directory, whatever names it has."""
+
 _KINDS: Final[dict[int, tuple[ErrorKind, str]]] = {
     errno.EACCES: ("permission denied", "{path} may not be accessed by this account"),
     errno.EPERM: ("permission denied", "{path} may not be changed by this account"),
@@ -78,6 +81,10 @@ def entry_path(path: Path) -> Path:
 def ledger_key(real: Path) -> str:
     """The name of a real path in the ledger."""
     return path_text(str(real))
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
 
 
 def status_of(path: Path) -> os.stat_result:

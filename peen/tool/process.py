@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from peen.tool.output import OutputCapture
-from peen.tool.tree import MARK_VARIABLE, ProcessRow, carries_mark, find_members, own_children, read_row, read_table
+from peen.tool.tree import MARK_VARIABLE, ProcessRow, carries_mark, children_of, find_members, read_row, read_table
 
 TERM_GRACE_S: Final = 3.0  # what a process gets to end in its own way
 KILL_GRACE_S: Final = 1.5  # what outlives SIGKILL for so long hangs in the kernel, and nobody can end it
@@ -110,7 +110,7 @@ async def left_running(process: Process, *, output_held: bool) -> list[ProcessRo
     `output_held` says that a pipe of the program is still open somewhere.
     """
     suspected = output_held or _group_exists(process.pid)
-    if not suspected and not any(carries_mark(pid, process.mark) for pid in own_children()):
+    if not suspected and not any(carries_mark(pid, process.mark) for pid in children_of("self")):
         return []
     members = await trio.to_thread.run_sync(_scan, process)
     return [row for row in members.values() if row.pid != process.pid]

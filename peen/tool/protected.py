@@ -10,15 +10,9 @@ from typing import Final
 
 from peen.tool.base import ToolError
 from peen.tool.bounds import path_text
-
-Identity = tuple[int, int]
-"""Device and inode: one file or directory, whatever names it has."""
+from peen.tool.paths import Identity, identity_of
 
 _MAX_LINKS: Final = 40  # as many as the kernel follows
-
-
-def identity_of(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino
 
 
 class Protected:

@@ -17,7 +17,10 @@ from peen.tool.bounds import fit_head, json_bytes
 from peen.tool.command import RunCommand
 from peen.tool.edit_file import EditFile
 from peen.tool.list_files import ListFiles
+from peen.tool.make_directory import MakeDirectory
+from peen.tool.move_path import MovePath
 from peen.tool.read_file import ReadFile
+from peen.tool.remove_path import RemovePath
 from peen.tool.schema import Schema, explain_bad_arguments, plain_schema
 from peen.tool.search_text import SearchText
 from peen.tool.write_file import WriteFile
@@ -95,7 +98,8 @@ class Tools:
 
 def standard_tools() -> Tools:
     """The tools that every agent has."""
-    return Tools([ListFiles(), SearchText(), ReadFile(), WriteFile(), EditFile(), RunCommand()])
+    changing: list[Tool[Any]] = [WriteFile(), EditFile(), MovePath(), MakeDirectory(), RemovePath()]
+    return Tools([ListFiles(), SearchText(), ReadFile(), *changing, RunCommand()])
 
 
 def _decoded(entry: _Entry, arguments: bytes) -> ToolArguments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 MARK_VARIABLE: Final = "_PEEN_CALL"
 """Every process of a command inherits this variable with a value of its own, wherever it may have moved to."""
@@ -47,14 +47,26 @@ def read_table() -> dict[int, ProcessRow]:
     return {row.pid: row for row in rows if row is not None}
 
 
-def own_children() -> Iterator[int]:
-    """Pids of the children of this process. Empty where the kernel does not list them."""
-    for thread in os.listdir("/proc/self/task"):
+def children_of(pid: int | Literal["self"]) -> Iterator[int]:
+    """Pids of the children of a process. Empty where the kernel does not list them, or where it is gone."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
         try:
-            with open(f"/proc/self/task/{thread}/children", "rb", buffering=0) as file:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
                 yield from map(int, file.read(65536).split())
         except OSError:
             continue
+
+
+def descendants_of(pid: int) -> Iterator[int]:
+    """Pids of a process and of all that descends from it without a gap."""
+    waiting = [pid]
+    while waiting:
+        yield (parent := waiting.pop())
+        waiting += children_of(parent)
 
 
 def carries_mark(pid: int, mark: str) -> bool:

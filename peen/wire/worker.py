@@ -121,6 +121,7 @@ class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
     max_write_bytes: int = 4_194_304
     max_edits: int = 64
     max_diff_bytes: int = 65_536
+    max_remove_entries: int = 20_000
     max_command_output_bytes: int = 65_536
     provider_idle_timeout_ms: int = 120_000
     provider_retry_max_delay_ms: int = 60_000

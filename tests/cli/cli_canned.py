@@ -53,6 +53,7 @@ def canned(path: Path, *handlers: Handler) -> Iterator[Endpoint]:
         for handler in handlers:
             connection, _ = listener.accept()
             threads.append(guarded(partial(serve, handler, connection)))
+        listener.close()  # whoever connects once more is refused, and not left waiting
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(os.fspath(path))

@@ -122,6 +122,73 @@ def test_frames_that_come_twice_count_once(picks: list[int]) -> None:
     assert once.tool_calls == 1
 
 
+def queued_behind(*payloads: bytes) -> TurnView:
+    """Our message, `REQUEST`, joined the turn `OTHER`; then `payloads` came."""
+    created = [frame(f"userMessage.{what}", {"message": "hello"}, n) for n, what in enumerate(("created", "queued"), 1)]
+    return view_of(*created, ack({"queued": True}, OURS), *payloads)
+
+
+def test_a_queued_message_is_not_answered_by_its_acknowledgement() -> None:
+    view = queued_behind()
+
+    assert not view.is_settled
+    assert not view.needs_feed
+    assert view.activity() == "queued behind the running turn"
+    assert view.outcome().state == "unfinished"
+
+
+def test_a_queued_message_is_answered_by_the_turn_that_it_reached() -> None:
+    delivered = frame("userMessage.delivered", {"message": "hello"}, 3)
+    calls = use("a", "readFile", {"path": "a"}, 4, request=OTHER)
+    view = queued_behind(delivered, calls)
+    assert view.activity() == "readFile a"
+
+    view.fold(frame("turn.completed", {"model": "m", "text": "both answered"}, 5, request=OTHER))
+
+    assert view.is_settled
+    outcome = view.outcome()
+    assert (outcome.state, outcome.text, outcome.request_id) == ("completed", "both answered", REQUEST)
+    assert (outcome.sequence, outcome.tool_calls) == (5, 1)
+
+
+def test_a_queued_message_that_came_too_late_is_answered_by_the_turn_that_follows() -> None:
+    view = queued_behind(frame("turn.completed", {"model": "m", "text": "not to us"}, 3, request=OTHER))
+    between = view.is_settled
+
+    view.fold(frame("turn.completed", {"model": "m", "text": "to us"}, 4))
+
+    assert (between, view.is_settled, view.outcome().text) == (False, True, "to us")
+
+
+@pytest.mark.parametrize("kind", ["turn.cancelled", "turn.failed"])
+def test_a_queued_message_whose_turn_ends_badly_was_not_answered(kind: str) -> None:
+    view = queued_behind(frame(kind, {"reason": "any"}, 3, request=OTHER))
+
+    assert view.is_settled
+    assert view.outcome().exit_code == 4
+    assert "before it read it" in str(view.outcome().error)
+
+
+def test_a_turn_that_read_the_message_and_failed_has_failed_for_us() -> None:
+    delivered = frame("userMessage.delivered", {"message": "hello"}, 3)
+    failed = frame("turn.failed", {"reason": "agentRun", "error": "no luck"}, 4, request=OTHER)
+
+    outcome = queued_behind(delivered, failed).outcome()
+
+    assert (outcome.state, outcome.error, outcome.exit_code) == ("failed", "no luck", 1)
+
+
+def test_a_queued_message_may_be_delivered_before_its_acknowledgement_comes() -> None:
+    view = view_of(
+        *[frame(f"userMessage.{what}", {"message": "hello"}, n) for n, what in enumerate(("created", "queued"), 1)],
+        frame("userMessage.delivered", {"message": "hello"}, 3),
+        frame("turn.completed", {"model": "m", "text": "quick"}, 4, request=OTHER),
+        ack({"queued": True}, OURS),
+    )
+
+    assert (view.is_settled, view.outcome().text) == (True, "quick")
+
+
 def test_frames_up_to_the_given_sequence_are_old() -> None:
     view = view_of(after=2)
 
@@ -146,8 +213,8 @@ def activity_after(*payloads: bytes) -> str:
     return view_of(*whole_turn("hello", "")[:2], *payloads).activity()
 
 
-def use(call_id: str, name: str, arguments: Any, sequence: int) -> bytes:
-    return frame("tool.use", {"callId": call_id, "name": name, "arguments": arguments}, sequence)
+def use(call_id: str, name: str, arguments: Any, sequence: int, *, request: str = REQUEST) -> bytes:
+    return frame("tool.use", {"callId": call_id, "name": name, "arguments": arguments}, sequence, request=request)
 
 
 def test_progress_tells_what_happens_now() -> None:

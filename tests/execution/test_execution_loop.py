@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock
-from world_kit import check_sequences, dump, execution_of, frame_types, frames, transcript, uuid
+from world_kit import acceptance, check_sequences, dump, execution_of, frame_types, frames, transcript, uuid
 
 from peen.errors import LinkLost, StorageFull
 from peen.model.stream import Finished, TextDelta
-from peen.session.acceptance import end_accepted
+from peen.session.acceptance import accept_queued, end_accepted
 from peen.session.ending import Ending, interrupted
 from peen.store import executions, turns
 from peen.store.direct import MemoryFile
@@ -210,6 +210,82 @@ async def test_a_call_that_was_cut_off_never_reaches_a_provider_but_the_model_is
     assert told.role == "system"
     assert "- change" in told.content
     assert question.content == "and now?"
+
+
+# --- messages that come while the turn runs
+
+
+async def queue(own: Engine, text: str, *, frame: int) -> None:
+    """Accept a message for the running turn."""
+    waiting = acceptance(own.home, text, frame=frame, turn_id=str(uuid(3001)))
+    await own.db.write(partial(accept_queued, session_no=own.home.no, acceptance=waiting, capacity=16))
+
+
+async def test_a_message_that_came_during_a_round_reaches_the_model_behind_the_results_of_that_round(
+    autojump_clock: MockClock,
+) -> None:
+    calls = [("look", work("one")), ("look", work("two", takes_s=2.0))]
+    async with engine(asks(*calls), says("both")) as own, trio.open_nursery() as nursery:
+        nursery.start_soon(own.run_turn)
+        await trio.sleep(1.0)
+        await queue(own, "also this", frame=50)
+        await trio.sleep(5.0)
+
+        assert [(message.role, message.content) for message in asked(own, 1)][2:] == [
+            ("tool", '{"said":"one"}'),
+            ("tool", '{"said":"two"}'),
+            ("user", "also this"),
+        ]
+        assert [name for name, _ in ends(own)] == ["turn.completed"]
+
+
+async def test_a_message_that_came_during_the_last_answer_is_answered_in_the_same_turn(
+    autojump_clock: MockClock,
+) -> None:
+    slow = [TextDelta("do"), 2.0, *says("ne")]
+    async with engine(slow, says("also done")) as own, trio.open_nursery() as nursery:
+        nursery.start_soon(own.run_turn)
+        await trio.sleep(1.0)
+        await queue(own, "also this", frame=50)
+        await trio.sleep(5.0)
+
+        assert [(message.role, message.content) for message in asked(own, 1)] == [
+            ("user", "go"),
+            ("assistant", "done"),
+            ("user", "also this"),
+        ]
+        ((name, data),) = ends(own)
+        assert (name, data["text"]) == ("turn.completed", "also done")
+
+
+async def test_a_message_that_came_during_the_last_permitted_round_does_not_keep_the_turn_from_ending(
+    autojump_clock: MockClock,
+) -> None:
+    slow = [TextDelta("do"), 2.0, *says("ne")]
+    async with engine(slow, max_tool_rounds=1) as own, trio.open_nursery() as nursery:
+        nursery.start_soon(own.run_turn)
+        await trio.sleep(1.0)
+        await queue(own, "also this", frame=50)
+        await trio.sleep(5.0)
+
+        assert [name for name, _ in ends(own)] == ["turn.completed"]
+        (end,) = own.ends
+        assert end.following is not None
+        assert end.following.message.content == "also this"
+
+
+async def test_what_was_delivered_is_replayed_to_the_next_turn_where_the_model_read_it(
+    autojump_clock: MockClock,
+) -> None:
+    calls = [("look", work("one", takes_s=2.0))]
+    async with engine(asks(*calls), says("both"), says("next")) as own:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(own.run_turn)
+            await trio.sleep(1.0)
+            await queue(own, "also this", frame=50)
+        await own.run_turn("more")
+
+        assert asked(own, 2)[: len(asked(own, 1))] == asked(own, 1)
 
 
 # --- ends from outside

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import resources
@@ -37,10 +37,13 @@ class Office:
     directory: Path
     api: Api = field(init=False)
     released: list[SessionRow] = field(default_factory=list)
+    while_releasing: Callable[[SessionRow], None] | None = None
 
     def __post_init__(self) -> None:
         async def release(session: SessionRow) -> None:
             self.released.append(session)
+            if self.while_releasing is not None:
+                self.while_releasing(session)
 
         async def stop(_session_id: str) -> bool:
             raise AssertionError("no test of this kit stops a session")
@@ -97,7 +100,7 @@ async def office(directory: Path) -> AsyncIterator[Office]:
 async def engine_in(own: Office, upstream: PlayedUpstream, *, number: int = 1) -> Engine:
     """A worker's engine whose turns are stored in the office."""
     settings = WorkerSettings(upstreams=[], default_model="up/m")
-    return Engine(own.database, await make_home(own.database, number), upstream, settings)
+    return Engine(own.database, await make_home(own.database, number), upstream, settings, seed=1)
 
 
 def _schema_of(request: ApiRequest) -> str:

@@ -222,9 +222,11 @@ class StoreJournal:
 class Engine:
     """One session with its worker's workshop; turns run one after the other."""
 
-    def __init__(self, db: Database, home: Home, upstream: PlayedUpstream, settings: WorkerSettings) -> None:
+    def __init__(
+        self, db: Database, home: Home, upstream: PlayedUpstream, settings: WorkerSettings, *, seed: int
+    ) -> None:
         self.db, self.home, self.upstream = db, home, upstream
-        self.entropy = ClockEntropy(1)
+        self.entropy = ClockEntropy(seed)
         self.ends: list[TurnEnd] = []
         self.journal = StoreJournal(WorkerCalls(db, home.writer, entropy=self.entropy, on_end=self.ends.append))
         self.look, self.change = Look(), Change()
@@ -232,9 +234,9 @@ class Engine:
         self._shop: Workshop | None = None
         self._frame = 0
 
-    async def run_turn(self, text: str = "go") -> TurnActor:
-        """Accept a message and carry out its turn; the actor, when it is over."""
-        self._frame += 1
+    async def run_turn(self, text: str = "go", *, frame: int | None = None) -> TurnActor:
+        """Accept a message and carry out its turn; the actor, when it is over. `frame` numbers it, else they count."""
+        self._frame = self._frame + 1 if frame is None else frame
         turn_id = await accept_message(self.db, self.home, text, frame=self._frame)
         actor = TurnActor(RunTurn(turn_id=turn_id, request_id=turn_id, message=text), await self._workshop())
         await actor.run()
@@ -255,9 +257,12 @@ class Engine:
 
 @asynccontextmanager
 async def engine(
-    *attempts: Attempt, file: MemoryFile | None = None, faults: Faults | None = None, **settings: Any
+    *attempts: Attempt, file: MemoryFile | None = None, faults: Faults | None = None, seed: int = 1, **settings: Any
 ) -> AsyncIterator[Engine]:
-    """An engine whose model makes these attempts; `settings` are fields of WorkerSettings."""
+    """An engine whose model makes these attempts; `settings` are fields of WorkerSettings.
+
+    `seed` draws ids and chance: one that opens a file again needs another.
+    """
     chosen = WorkerSettings(upstreams=[], default_model=f"{PlayedUpstream.name}/{MODEL_ID}", **settings)
     async with open_store(file, faults=faults) as db:
-        yield Engine(db, await make_home(db), PlayedUpstream(*attempts), chosen)
+        yield Engine(db, await make_home(db), PlayedUpstream(*attempts), chosen, seed=seed)

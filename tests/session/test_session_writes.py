@@ -16,6 +16,7 @@ from world_kit import (
     HOLDER,
     Home,
     accept_message,
+    acceptance,
     call,
     check_sequences,
     dump,
@@ -33,7 +34,7 @@ from world_kit import (
 
 from peen.errors import StaleClaim, StepConflict, StorageError
 from peen.session import writes
-from peen.session.acceptance import end_accepted
+from peen.session.acceptance import accept_queued, end_accepted, fence
 from peen.session.ending import Ending, interrupted
 from peen.session.writes import TurnEnd, Writer
 from peen.store import executions, inbox, messages, sessions, turns
@@ -45,6 +46,7 @@ from peen.wire.worker import (
     CommitSteps,
     Committed,
     Completion,
+    Continuation,
     EmitEvents,
     EventRecord,
     HistoryPage,
@@ -427,6 +429,153 @@ async def test_a_turn_that_failed_is_not_counted_as_completed() -> None:
 
     assert session is not None
     assert session.completed_turn_count == 0
+
+
+# --- messages that wait for the turn
+
+
+async def queue(turn: Turn, text: str, *, frame: int) -> None:
+    waiting = acceptance(turn.home, text, frame=frame, turn_id=str(uuid(3001)))
+    await turn.db.write(partial(accept_queued, session_no=turn.home.no, acceptance=waiting, capacity=16))
+
+
+def states(turn: Turn) -> list[tuple[str, str]]:
+    return turn.db.reader.rows("SELECT content, state FROM inbox ORDER BY no")
+
+
+async def test_messages_that_wait_are_delivered_in_order_when_the_next_round_begins() -> None:
+    async with open_store() as db:
+        turn = await begin(db)
+        await queue(turn, "one", frame=2)
+        await queue(turn, "two", frame=3)
+        in_between, _ = await turn.commit(claims=[claim("r0.t0.handler")])
+        delivering, _ = await turn.commit(
+            completions=[completion("r0.t0.handler")],
+            messages=[MessageRecord(role="tool", content="seen", tool_call_id="a")],
+            claims=[claim("r1.prepare", "prepare"), claim("r1.model", "model")],
+            passed=[completion("r1.prepare", b"{}")],
+        )
+
+        assert in_between.delivered == []
+        assert [message.content for message in delivering.delivered] == ["one", "two"]
+        assert [row.message.content for row in transcript(db, turn.home)] == ["go", "seen", "one", "two"]
+        assert delivering.message_sequence == 4
+        assert frames(db, turn.home)[-2:] == [
+            ("userMessage.delivered", {"message": "one"}),
+            ("userMessage.delivered", {"message": "two"}),
+        ]
+        assert states(turn) == [("go", "delivered"), ("one", "delivered"), ("two", "delivered")]
+        check_sequences(db.reader)
+
+
+async def test_the_first_preparation_of_a_turn_delivers_nothing() -> None:
+    async with open_store() as db:
+        turn = await begin(db)
+        await queue(turn, "one", frame=2)
+        first, _ = await turn.commit(claims=[claim("r0.prepare", "prepare"), claim("r0.model", "model")])
+
+        assert first.delivered == []
+        assert states(turn)[1] == ("one", "queued")
+
+
+async def test_an_end_with_a_way_on_does_not_happen_while_messages_wait() -> None:
+    way_on = Continuation(
+        claims=[claim("r1.prepare", "prepare"), claim("r1.model", "model")], passed=[completion("r1.prepare", b"{}")]
+    )
+    async with open_store() as db:
+        turn = await begin(db)
+        await queue(turn, "one more", frame=2)
+        await turn.commit(claims=[claim("r0.model", "model")])
+        went_on, end = await turn.commit(
+            completions=[completion("r0.model")],
+            messages=[MessageRecord(role="assistant", content="done")],
+            claims=[claim("r0.final", "final")],
+            passed=[completion("r0.final")],
+            terminal=Terminal(state="completed", text="done"),
+            continuation=way_on,
+        )
+        _, real_end = await turn.commit(
+            completions=[completion("r1.model")],
+            terminal=Terminal(state="completed", text="really"),
+            continuation=Continuation(claims=[claim("r2.model", "model")]),
+        )
+
+        assert (went_on.continued, end) == (True, None)
+        assert [message.content for message in went_on.delivered] == ["one more"]
+        assert real_end is not None
+        assert turn.steps() == [
+            ("r0.model", "completed"),
+            ("r1.prepare", "completed"),
+            ("r1.model", "completed"),
+        ]
+        assert frame_types(db, turn.home).count("turn.completed") == 1
+
+
+async def test_messages_that_still_wait_at_the_end_are_handed_to_a_turn_that_the_first_of_them_opens() -> None:
+    async with open_store() as db:
+        turn = await begin(db)
+        await queue(turn, "one", frame=2)
+        await queue(turn, "two", frame=3)
+        _, end = await turn.commit(terminal=Terminal(state="completed", text="done"))
+
+        assert end is not None
+        assert end.following is not None
+        assert (end.following.turn_id, end.following.message.content) == (str(uuid(3999)), "one")
+        assert states(turn)[1:] == [("one", "deferred"), ("two", "queued")]
+
+        await open_with(db, turn.home, open_request(str(uuid(3999)), "one"), number=9)
+
+        assert states(turn)[1:] == [("one", "delivered"), ("two", "queued")]
+        assert frame_types(db, turn.home)[-3:] == ["turn.completed", "userMessage.delivered", "turn.started"]
+        assert [row.content for row in inbox.queued(db.reader, turn.home.no, uuid(3999).bytes)] == ["two"]
+
+
+# --- after a Stop
+
+
+async def test_after_a_stop_results_of_tools_that_had_begun_are_saved_and_nothing_follows_from_them() -> None:
+    async with open_store() as db:
+        turn = await begin(db)
+        await turn.commit(claims=[claim("r0.t0.handler", "effect")])
+        await db.write(partial(fence, session_no=turn.home.no, at_ms=AT_MS))
+        result = MessageRecord(role="tool", content="seen", tool_call_id="a")
+        saved, end = await turn.commit(
+            completions=[completion("r0.t0.handler")],
+            messages=[result],
+            claims=[claim("r1.prepare", "prepare"), claim("r1.model", "model")],
+            passed=[completion("r1.prepare", b"{}")],
+            terminal=Terminal(state="completed", text="done"),
+        )
+
+        assert (saved.stopped, end) == (True, None)
+        assert turn.steps() == [("r0.t0.handler", "completed")]
+        assert transcript(db, turn.home)[-1].message == result
+        assert [row.state for row in turns.running(db.reader)] == ["running"]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"completions": [completion("r0.model")]},
+        {"completions": [completion("r0.t0.handler"), completion("r0.model")]},
+        {"claims": [claim("r0.t1.handler")]},
+        {"events": [frame()]},
+        {"terminal": Terminal(state="failed", reason="agentRun")},
+    ],
+    ids="-".join,
+)
+async def test_after_a_stop_nothing_else_is_saved(parts: dict[str, Any]) -> None:
+    async with open_store() as db:
+        turn = await begin(db)
+        await turn.commit(claims=[claim("r0.model", "model"), claim("r0.t0.handler", "effect")])
+        await db.write(partial(fence, session_no=turn.home.no, at_ms=AT_MS))
+        before = dump(db)
+
+        with pytest.raises(StaleClaim, match="Stop"):
+            await turn.commit(**parts)
+        with pytest.raises(StaleClaim, match="Stop"):
+            await turn.emit(frame())
+        assert dump(db) == before
 
 
 # --- sequences

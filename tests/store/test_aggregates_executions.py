@@ -143,6 +143,42 @@ async def test_a_pause_voids_the_holder_raises_the_revision_and_leaves_effects_u
             await run.held()
 
 
+async def test_an_execution_that_a_stop_has_paused_is_held_until_it_is_released() -> None:
+    async with open_store() as db:
+        run = await begin(db)
+        await run.claim("r0.t0.handler", "effect")
+        await db.write(partial(executions.fence, no=run.row.no, reason=executions.STOP, at_ms=AT_MS))
+        fenced = await run.held()
+        running_steps = run.states()
+        await db.write(partial(executions.release, no=run.row.no, at_ms=AT_MS))
+
+        assert (fenced.state, fenced.control_revision) == ("paused", run.row.control_revision + 1)
+        assert running_steps == [("r0.t0.handler", "running")]
+        assert run.states() == [("r0.t0.handler", "uncertain")]
+        with pytest.raises(StaleClaim):
+            await run.held()
+
+
+async def test_an_execution_that_was_paused_for_another_reason_is_held_by_nobody() -> None:
+    async with open_store() as db:
+        run = await begin(db)
+        await db.write(partial(executions.fence, no=run.row.no, reason="interrupted", at_ms=AT_MS))
+
+        with pytest.raises(StaleClaim):
+            await run.held()
+
+
+async def test_running_executions_are_those_of_the_session_that_are_neither_paused_nor_ended() -> None:
+    async with open_store() as db:
+        one, other = await begin(db, frame=1), await begin(db, frame=2)
+        before = executions.running(db.reader, one.home.no)
+        await db.write(partial(executions.pause, no=one.row.no, reason="interrupted", at_ms=AT_MS))
+
+        assert before == [one.row]
+        assert executions.running(db.reader, one.home.no) == []
+        assert executions.running(db.reader, other.home.no) == [other.row]
+
+
 async def test_an_execution_ends_once_and_is_held_by_nobody_then() -> None:
     async with open_store() as db:
         run = await begin(db)

@@ -54,7 +54,11 @@ def echo(tmp_path: Path) -> World:
 
 def test_a_definition_is_one_plain_object_schema_with_described_arguments(world: World) -> None:
     names = [definition.name for definition in world.tools.definitions]
-    assert names == ["listFiles", "searchText", "readFile", "writeFile", "editFile", "runCommand"]
+    assert names == [
+        *("listFiles", "searchText", "readFile"),
+        *("writeFile", "editFile", "movePath", "makeDirectory", "removePath"),
+        "runCommand",
+    ]
 
     for definition in world.tools.definitions:
         text = bytes(definition.parameters).decode()
@@ -80,6 +84,9 @@ def test_only_tools_that_change_nothing_may_be_repeated(world: World) -> None:
         "readFile": True,
         "writeFile": False,
         "editFile": False,
+        "movePath": False,
+        "makeDirectory": False,
+        "removePath": False,
         "runCommand": False,
     }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,21 @@ from peen.wire.worker import WorkerSettings
 class World:
     """One agent with the standard tools. `settings` are limits to be changed."""
 
-    def __init__(self, directory: Path, *, tools: Tools | None = None, **settings: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tools: Tools | None = None,
+        workspace: Path | None = None,
+        prompt_budget_tokens: int | None = None,
+        **settings: int,
+    ) -> None:
         self.directory = directory
         self.tools = tools or standard_tools()
         self.context = ToolContext(
             directory=directory,
             home=directory / "home",
-            workspace=directory,
+            workspace=workspace or directory,
             settings=msgspec.convert(
                 {"upstreams": [], "defaultModel": "m", **{_camel(name): value for name, value in settings.items()}},
                 WorkerSettings,
@@ -36,6 +46,7 @@ class World:
             ledger=Ledger(),
             environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
             locks=FileLocks(),
+            prompt_budget_tokens=prompt_budget_tokens,
         )
 
     def other_agent(self) -> World:
@@ -78,6 +89,34 @@ class World:
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Without the powers of root for a while, where the tests run as root: for it nothing is protected.
+
+    The saved user id stays, so that there is a way back. Only what is imported already can be used.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+@contextlib.contextmanager
+def ordinary_directory() -> Iterator[Path]:
+    """A directory that an `ordinary_user` owns and can reach, other than those of pytest."""
+    with tempfile.TemporaryDirectory(prefix="peen-test-", dir="/tmp") as name:
+        if os.geteuid() == 0:
+            os.chown(name, NOBODY, -1)
+        yield Path(name)
 
 
 def alive(pid: int) -> bool:
