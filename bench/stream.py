@@ -3,8 +3,10 @@
     python -m bench.stream [--quick] [--json]
 
 A provider in another process sends one answer in 2,000 pieces over HTTP; the worker takes each, merges what gathers,
-and the controller stores and shows it. The figure is the time from the first to the last piece at the client, a
-piece. The floor is a bare HTTP client that reads the same stream from the same provider.
+and the controller stores and shows it. `us_per_piece` is the time from the first to the last piece at the client, a
+piece, when the provider sends as fast as it can. The floor is a bare HTTP client that reads the same stream from the
+same provider. `cpu_us_per_piece_single` is what a piece costs that comes alone, as real models send them: the CPU time
+of the controller and its workers, a piece, when the provider pauses for a millisecond before each.
 """
 
 from __future__ import annotations
@@ -19,16 +21,28 @@ from typing import Final
 
 from bench.client import FeedClient, api
 from bench.common import median, parser, report, table
+from bench.memory import family
 from peen.testing.daemon import Daemon
 from peen.testing.upstream.process import UpstreamProcess
 
 PIECES: Final = 2_000
 PIECE: Final = "word "
+PAUSE_MS: Final = 1
+BURST: Final = "talker"
+SINGLE: Final = "thinker"
 
 
-def turn_us_per_piece(client: FeedClient, session: str) -> float:
+def script() -> str:
+    """A model that answers in a burst, and one that pauses before each piece."""
+    answer = {"text": PIECE * PIECES, "chunk": len(PIECE)}
+    rounds = {BURST: answer, SINGLE: {**answer, "pieceDelayMs": PAUSE_MS}}
+    models = {name: {"repeatLastTurn": True, "turns": [{"rounds": [found]}]} for name, found in rounds.items()}
+    return json.dumps({"models": models})
+
+
+def turn_us_per_piece(client: FeedClient, session: str, model: str) -> float:
     """Microseconds a piece of one turn, and a check that the whole answer came."""
-    frame_id = client.send(session, "go", "bench/talker")
+    frame_id = client.send(session, "go", f"bench/{model}")
     began = 0.0
     text: list[str] = []
     for raw in client.frames():
@@ -43,8 +57,23 @@ def turn_us_per_piece(client: FeedClient, session: str) -> float:
     return spent * 1e6 / PIECES
 
 
+def turn_cpu_us_per_piece(client: FeedClient, session: str, pid: int) -> float:
+    """CPU microseconds a piece of one turn whose pieces come one by one; `pid` is the controller's."""
+    pids = family(pid)
+    before = cpu_s(pids)
+    turn_us_per_piece(client, session, SINGLE)
+    assert family(pid) == pids, "a process came or went, so that its time is not known"
+    return (cpu_s(pids) - before) * 1e6 / PIECES
+
+
+def cpu_s(pids: list[int]) -> float:
+    """User and system time that processes have used so far, all their threads included."""
+    # The clock of another process: what clock_getcpuclockid(3) computes. /proc knows only hundredths of a second.
+    return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
+
+
 def floor_us_per_piece(base_url: str) -> float:
-    body = {"model": "talker", "stream": True, "messages": [{"role": "user", "content": "go"}]}
+    body = {"model": BURST, "stream": True, "messages": [{"role": "user", "content": "go"}]}
     request = urllib.request.Request(
         base_url + "/chat/completions", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
@@ -55,25 +84,32 @@ def floor_us_per_piece(base_url: str) -> float:
     return (time.perf_counter() - began) * 1e6 / PIECES
 
 
+def measure(directory: Path, repeats: int) -> dict[str, float]:
+    """Every figure, as the median of `repeats` turns."""
+    (directory / "script.yaml").write_text(script())
+    with UpstreamProcess(directory / "script.yaml") as upstream:
+        upstreams = json.dumps([{"name": "bench", "type": "openai", "baseUrl": upstream.base_url}])
+        with Daemon(directory, {"PEEN_UPSTREAMS": upstreams}) as daemon:
+            client = FeedClient(daemon.address)
+            opened = api(daemon.address, "/api/v1/sessions/open", body={"workspace": str(daemon.workspace_root)})
+            session = opened["session"]["id"]
+            for model in (BURST, SINGLE):
+                turn_us_per_piece(client, session, model)  # the first of each also waits for the spare worker
+            pieces = [turn_us_per_piece(client, session, BURST) for _ in range(repeats)]
+            floors = [floor_us_per_piece(upstream.base_url) for _ in range(repeats)]
+            single = [turn_cpu_us_per_piece(client, session, daemon.pid) for _ in range(repeats)]
+            client.close()
+    return {
+        "us_per_piece": median(pieces),
+        "floor_us_per_piece": median(floors),
+        "cpu_us_per_piece_single": median(single),
+    }
+
+
 def main() -> int:
     arguments = parser("One streamed piece, end to end.").parse_args()
-    repeats = 3 if arguments.quick else 9
-    answer = {"text": PIECE * PIECES, "chunk": len(PIECE)}
-    script = {"models": {"talker": {"repeatLastTurn": True, "turns": [{"rounds": [answer]}]}}}
     with tempfile.TemporaryDirectory(prefix="p-", dir="/tmp") as name:
-        directory = Path(name)
-        (directory / "script.yaml").write_text(json.dumps(script))
-        with UpstreamProcess(directory / "script.yaml") as upstream:
-            upstreams = json.dumps([{"name": "bench", "type": "openai", "baseUrl": upstream.base_url}])
-            with Daemon(directory, {"PEEN_UPSTREAMS": upstreams}) as daemon:
-                client = FeedClient(daemon.address)
-                opened = api(daemon.address, "/api/v1/sessions/open", body={"workspace": str(daemon.workspace_root)})
-                session = opened["session"]["id"]
-                turn_us_per_piece(client, session)
-                pieces = [turn_us_per_piece(client, session) for _ in range(repeats)]
-                floors = [floor_us_per_piece(upstream.base_url) for _ in range(repeats)]
-                client.close()
-    found = {"us_per_piece": median(pieces), "floor_us_per_piece": median(floors)}
+        found = measure(Path(name), repeats=3 if arguments.quick else 9)
     report(arguments, found, table(["figure", "us"], list(found.items())))
     return 0
 

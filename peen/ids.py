@@ -15,7 +15,15 @@ GenerationId = NewType("GenerationId", str)
 SessionNo = NewType("SessionNo", int)
 """Integer key of a session inside the store, 1 .. 2**31 - 1."""
 
-_DOMAINS = {"feed": b"f", "message": b"m", "modelRun": b"r", "modelCall": b"c", "activity": b"a", "control": b"e"}
+_DOMAINS = {
+    "feed": b"f",
+    "notice": b"n",
+    "message": b"m",
+    "modelRun": b"r",
+    "modelCall": b"c",
+    "activity": b"a",
+    "control": b"e",
+}
 
 
 def parse_uuid4(text: str) -> UUID | None:

@@ -1,7 +1,7 @@
 """One turn in a controller that another process runs, with nothing but a blocking socket.
 
 A connection that breaks is made again, for `AWAY_S` seconds: the feed tells what was missed, and the same frame is
-sent again, which starts nothing twice.
+sent again, which starts nothing twice. Whoever leaves before the answer stops the turn first, if it is his own.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from peen.cli.client import CALL_S, CallRefused, Client, ConnectionLost, Endpoint
 from peen.cli.ends import INTERRUPTED, UNFINISHED
+from peen.cli.feedpages import feed_after
 from peen.cli.framesocket import FrameSocket
+from peen.cli.interrupts import Interrupts
 from peen.cli.order import Order
 from peen.cli.remedy import open_refused
 from peen.cli.screen import Screen
@@ -25,14 +28,15 @@ from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy
 from peen.settings import EMBEDDED_MODEL, Settings
 from peen.wire.client import encode_client_frame
-from peen.wire.rest import FeedPage, OpenedSession, OpenSession, Session, encode
+from peen.wire.rest import OpenedSession, OpenSession, Session, encode
 
 AWAY_S: Final = 30.0
 """Seconds that a controller may be away, for instance while it is started again."""
 RETRY_S: Final = 0.1
 TICK_S: Final = 1.0
 """How often the progress line moves."""
-FEED_LIMIT: Final = 1000
+STOP_S: Final = 6.0
+"""How long the end of a turn that was stopped is waited for; a controller promises it within 5 s."""
 _INSTANT_S: Final = 0.01
 
 _LATE: Final = "the time of --timeout is over"
@@ -45,31 +49,44 @@ class NotSent(ConnectionLost):
     """The controller went away before the message was sent: another one may be tried."""
 
 
+class _TimeIsUp(Exception):
+    """The time of --timeout is over."""
+
+
 class BorrowedTurn:
-    """One message, carried out by the controller that holds the lock."""
+    """One message, carried out by the controller that holds the lock.
+
+    SIGINT and the end of --timeout stop the turn that the message opened. A turn that it only joined is left alone.
+    """
 
     def __init__(self, order: Order, settings: Settings, screen: Screen, entropy: Entropy) -> None:
         self._order, self._settings, self._screen, self._entropy = order, settings, screen, entropy
+        self._interrupts = Interrupts()
+        self._until_s = order.deadline_s
         self._session: Session | None = None
         self._view = TurnView(order.frame_id, order.prompt, after=0)
         self._sent = self._heard = self._told = False
 
     def run(self, holder: LockInfo) -> int:
         """Exit code of the command. Raises: NotSent, CallRefused, CommandEnds."""
-        try:
-            self._open(holder)
-            return self._converse(holder)
-        except KeyboardInterrupt:
-            return self._leave("interrupted", INTERRUPTED)
-        except ConnectionLost as lost:
-            if not self._sent:
-                raise NotSent(str(lost)) from lost
-            raise
+        with self._interrupts:
+            try:
+                self._open(holder)
+                return self._converse(holder)
+            except KeyboardInterrupt:
+                return self._leave("interrupted", INTERRUPTED)
+            except _TimeIsUp:
+                return self._leave(_LATE, UNFINISHED)
+            except ConnectionLost as lost:
+                if not self._sent:
+                    raise NotSent(str(lost)) from lost
+                raise
 
     def _open(self, holder: LockInfo) -> None:
         client = self._client(endpoint(self._settings, holder))
+        body = encode(OpenSession(workspace=self._order.workspace))
         try:
-            answer = client.post("/api/v1/sessions/open", encode(OpenSession(workspace=self._order.workspace)))
+            answer = self._interrupts.during(partial(client.post, "/api/v1/sessions/open", body))
         except CallRefused as refused:
             raise open_refused(refused, self._order.workspace, self._settings, borrowed=True) from refused
         self._session = msgspec.json.decode(answer, type=OpenedSession).session
@@ -97,11 +114,11 @@ class BorrowedTurn:
             now_s = self._entropy.monotonic_s()
             lost_at_s = now_s if lost_at_s is None else lost_at_s
             if self._is_late(now_s):
-                return self._leave(_LATE, UNFINISHED)
+                raise _TimeIsUp
             if now_s - lost_at_s > AWAY_S:
                 return self._give_up(f"{problem}; none came back within {AWAY_S:.0f} s")
             self._screen.progress("the connection was lost; waiting for the controller")
-            time.sleep(RETRY_S)
+            self._interrupts.during(partial(time.sleep, RETRY_S))
             found = read_lock(self._settings.state_dir)
             place = None if found is None else endpoint(self._settings, found)
 
@@ -109,8 +126,7 @@ class BorrowedTurn:
         """Take frames from one connection until the message is answered; the exit code."""
         assert self._session is not None
         self._heard = False
-        limit_s = self._within_s(CALL_S)
-        with contextlib.closing(FrameSocket(place, self._session.id, self._entropy, open_s=limit_s)) as socket:
+        with contextlib.closing(self._connect(place)) as socket:
             if again:
                 self._catch_up(place)
             message = self._order.message(self._session.id)
@@ -118,24 +134,29 @@ class BorrowedTurn:
             socket.send(encode_client_frame(message, self._entropy.now_ms()))
             while not self._view.is_settled:
                 if self._is_late(self._entropy.monotonic_s()):
-                    return self._leave(_LATE, UNFINISHED)
-                frames = socket.receive(self._within_s(TICK_S))
-                self._heard = self._heard or bool(frames)
-                self._take(frames)
+                    raise _TimeIsUp
+                self._listen(socket)
         if self._view.needs_feed:
             self._catch_up(place)
         return self._screen.finish(self._view.outcome(), self._session.id)
 
+    def _connect(self, place: Endpoint) -> FrameSocket:
+        assert self._session is not None
+        limit_s = self._within_s(CALL_S)
+        return self._interrupts.during(
+            partial(FrameSocket, place, self._session.id, self._entropy, open_s=limit_s)
+        )
+
+    def _listen(self, socket: FrameSocket) -> None:
+        frames = self._interrupts.during(partial(socket.receive, self._within_s(TICK_S)))
+        self._heard = self._heard or bool(frames)
+        self._take(frames)
+
     def _catch_up(self, place: Endpoint) -> None:
         assert self._session is not None
-        client = self._client(place)
-        more = True
-        while more:
-            query = {"cursor": self._view.last_sequence, "limit": FEED_LIMIT}
-            answer = client.get("/api/v1/session/feed", session_id=self._session.id, query=query)
-            page = msgspec.json.decode(answer, type=FeedPage)
-            self._take([bytes(item) for item in page.items])
-            more = page.has_more
+        pages = feed_after(self._client(place), self._session.id, self._view.last_sequence)
+        while (page := self._interrupts.during(partial(next, pages, None))) is not None:
+            self._take(page)
 
     def _take(self, payloads: list[bytes]) -> None:
         self._screen.show([payload for payload in payloads if self._view.fold(payload)], self._view.activity())
@@ -146,15 +167,53 @@ class BorrowedTurn:
     # --- ends without an answer
 
     def _leave(self, why: str, code: int) -> int:
-        """Stop looking. The turn is the controller's, and goes on."""
+        """End before the answer came, for the reason `why`; the exit code, which is `code` unless it came after all."""
         if not self._sent or self._session is None:
             self._screen.note(f"{why}; nothing was sent")
             return code
         outcome = self._view.outcome()
         if outcome.state != "unfinished":  # its end was seen, only not yet acknowledged
             return self._screen.finish(outcome, self._session.id)
-        self._screen.finish(replace(outcome, error=f"{why}; it goes on in the running controller"), self._session.id)
+        try:
+            left = self._stop()
+        except KeyboardInterrupt:
+            left = "its end was not waited for"
+        except (ConnectionLost, CallRefused) as problem:
+            left = f"it could not be stopped: {problem}"
+        outcome = self._view.outcome()
+        if outcome.state == "completed":
+            return self._screen.finish(outcome, self._session.id)
+        if outcome.state != "unfinished":
+            left = outcome.error or outcome.reason or "no reason was given"
+        self._screen.finish(replace(outcome, error=f"{why}; {left}"), self._session.id)
         return code
+
+    def _stop(self) -> str:
+        """Stop the turn that our message opened, and wait for its end; why the turn goes on, if it does."""
+        assert self._session is not None
+        self._until_s = self._entropy.monotonic_s() + STOP_S
+        self._screen.progress("stopping the turn")
+        holder = read_lock(self._settings.state_dir)
+        if holder is None:
+            raise ConnectionLost("the controller has ended")
+        place = endpoint(self._settings, holder)
+        # Another connection, since the old one may be in the middle of a frame. The message is not sent again: if it
+        # never arrived, that would start what is to be stopped.
+        with contextlib.closing(self._connect(place)) as socket:
+            self._catch_up(place)
+            while not self._view.is_stored:
+                if self._is_late(self._entropy.monotonic_s()):
+                    return "whether the message arrived is not known"
+                self._listen(socket)
+                self._catch_up(place)  # what was stored together is read together: also whether it was queued
+            if self._view.is_guest:
+                return "it goes on in the running controller, since the message only joined it"
+            if self._view.outcome().state == "unfinished":
+                cancel = partial(self._client(place).post, "/api/v1/session/cancel", b"", session_id=self._session.id)
+                self._interrupts.during(cancel)
+            while self._view.outcome().state == "unfinished" and not self._is_late(self._entropy.monotonic_s()):
+                self._listen(socket)
+        return "it was told to stop, which takes longer than usual"
 
     def _give_up(self, problem: str) -> int:
         assert self._session is not None
@@ -165,14 +224,13 @@ class BorrowedTurn:
         return self._screen.finish(outcome, self._session.id)
 
     def _is_late(self, now_s: float) -> bool:
-        return self._order.deadline_s is not None and now_s >= self._order.deadline_s
+        return self._until_s is not None and now_s >= self._until_s
 
     def _within_s(self, usual_s: float) -> float:
         """How long one step may take: as usual, but not past --timeout by more than an instant."""
-        deadline_s = self._order.deadline_s
-        if deadline_s is None:
+        if self._until_s is None:
             return usual_s
-        return max(_INSTANT_S, min(usual_s, deadline_s - self._entropy.monotonic_s()))
+        return max(_INSTANT_S, min(usual_s, self._until_s - self._entropy.monotonic_s()))
 
     def _client(self, place: Endpoint) -> Client:
         return Client(place, self._entropy, call_s=self._within_s(CALL_S))

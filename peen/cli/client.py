@@ -93,6 +93,10 @@ class Client:
         """Body of the answer. Raises: CallRefused, ConnectionLost."""
         return self._call("POST", path, session_id, body)
 
+    def delete(self, path: str) -> bytes:
+        """Body of the answer. Raises: CallRefused, ConnectionLost."""
+        return self._call("DELETE", path, None, b"")
+
     def _call(self, method: str, target: str, session_id: str | None, body: bytes | None) -> bytes:
         deadline = self._entropy.monotonic_s() + self._call_s
         connection, headers = self._endpoint.connect(self._call_s)

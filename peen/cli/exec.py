@@ -70,8 +70,12 @@ def carry_out(order: Order, settings: Settings, screen: Screen, entropy: Entropy
     Between a look at the lock and the next step, controllers may come and go: then the other way is taken.
     """
     until_s = entropy.monotonic_s() + START_S
+    last_pid: int | None = None
     while True:
         holder = read_lock(settings.state_dir)
+        if holder is not None and holder.pid != last_pid:
+            # Controllers come and go: the patience is for one that does not answer.
+            last_pid, until_s = holder.pid, entropy.monotonic_s() + START_S
         try:
             if holder is not None:
                 return BorrowedTurn(order, settings, screen, entropy).run(holder)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from peen import __version__
 from peen.cli.ends import FAILED, INTERRUPTED, CommandEnds, code_of, say
+from peen.cli.lazy import LazyGroup
 from peen.errors import PeenError
 
 _COMMANDS: Final = {
@@ -20,30 +20,11 @@ _COMMANDS: Final = {
     "session": "peen.cli.session:session",
     "stop": "peen.cli.stop:stop",
     "control": "peen.cli.control:control",
+    "models": "peen.cli.models:models",
+    "doctor": "peen.cli.doctor.command:doctor",
     "worker": "peen.cli.worker:worker",
     "dev": "peen.cli.dev:dev",
 }
-
-
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are run, or when help needs their text."""
-
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
-        """`lazy` maps the name of a command to `module:attribute`."""
-        super().__init__(*args, **kwargs)
-        self._lazy = lazy
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._lazy)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = self._lazy.get(cmd_name)
-        if place is None:
-            return None
-        module, _, attribute = place.partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -17,6 +17,7 @@ from peen.control.identity import state_id
 from peen.control.lock import LOCK_NAME, ControllerLock, LockInfo, read_lock
 from peen.entropy import Entropy
 from peen.errors import ControllerRunning
+from peen.model.route import preloads
 from peen.settings import Settings, check_open_files, prepare_directories
 from peen.space.nannylink import NannyProcess, start_nanny
 
@@ -36,8 +37,9 @@ class Prepared:
 def prepared_process(settings: Settings, entropy: Entropy, *, stream: TextIO | None, level: str) -> Iterator[Prepared]:
     """Make this process ready to be the controller of its state directory, in the only order that works.
 
-    The fork server comes before the lock, threads and databases, so that no worker inherits any of them; it ends
-    before the lock is free. Log lines of `level` and above go to `stream` (standard output if None).
+    The lock comes first, so that of many processes that want to be the controller only one starts a fork server; the
+    descriptor is closed in every child. The fork server comes before threads and databases, which no worker may
+    inherit, and ends before the lock is free. Log lines of `level` and above go to `stream` (standard output if None).
     Raises: ControllerRunning, ConfigurationInvalid.
     """
     prepare_directories(settings)
@@ -46,11 +48,14 @@ def prepared_process(settings: Settings, entropy: Entropy, *, stream: TextIO | N
         raise ControllerRunning(settings.state_dir / LOCK_NAME, pid=holder.pid)
     few_files = check_open_files()
     with ExitStack() as stack:
-        nanny = start_nanny(settings.child_environment(os.environ), state_id=state_id(settings))
-        stack.callback(end_nanny, nanny)
         info = LockInfo.of_this_process(control_socket=settings.control_socket)
         lock = stack.enter_context(ControllerLock.acquire(settings.state_dir, info))
-        stack.callback(end_nanny, nanny)  # once more: this one runs before the lock is released
+        nanny = start_nanny(
+            settings.child_environment(os.environ),
+            state_id=state_id(settings),
+            preload=preloads(settings.upstreams, os.environ),
+        )
+        stack.callback(end_nanny, nanny)
         # Imported here, as everything that follows: meanwhile the fork server imports its own.
         from peen.log import configure_logging, get_logger
 

@@ -136,6 +136,9 @@ class Screen:
         self.clear()
         try:
             self._out(data)
+        except KeyboardInterrupt:
+            self._out = None  # half a line may be out: nothing may follow it
+            raise
         except OSError as failure:
             # Who reads has gone, or the disk is full: the turn goes on, since its work does not hang on a reader.
             self._failure, self._out = failure, None

@@ -1,4 +1,4 @@
-"""`peen session`: look at sessions, and open one."""
+"""`peen session`: look at sessions, and open one. The commands that act on one have modules of their own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from msgspec import Raw
 
 from peen.cli.client import CallRefused
 from peen.cli.ends import REFUSED, CommandEnds, printable
+from peen.cli.lazy import LazyGroup
 from peen.cli.order import absolute
 from peen.cli.remedy import open_refused
-from peen.cli.startup import load, running_controller
+from peen.cli.startup import check_session_id, load, running_controller
 from peen.entropy import SystemEntropy
-from peen.ids import parse_uuid4
 from peen.wire.rest import (
     Message,
     MessagePage,
@@ -43,7 +43,14 @@ class _RawMessages(msgspec.Struct):
     items: list[Raw]
 
 
-@click.group()
+_COMMANDS: Final = {
+    "attach": "peen.cli.attach:attach",
+    "stop": "peen.cli.sessionend:stop",
+    "delete": "peen.cli.sessionend:delete",
+}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
 def session() -> None:
     """Sessions: one for each workspace. These commands need a running controller."""
 
@@ -81,8 +88,7 @@ def list_(as_json: bool) -> None:
 @_as_json
 def show(session_id: str, as_json: bool) -> None:
     """Show a session: what it is, its last turns, its last messages."""
-    if parse_uuid4(session_id) is None:
-        raise CommandEnds(f"{printable(session_id)!r} is no session id; peen session list shows them", REFUSED)
+    check_session_id(session_id)
     found = _get("/api/v1/session", session_id=session_id)
     turns = _get("/api/v1/session/turns", session_id=session_id, limit=SHOWN_TURNS)
     messages = _get("/api/v1/messages", session_id=session_id, limit=SHOWN_MESSAGES, order="desc")

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 from peen.cli.client import Client, Endpoint
-from peen.cli.ends import NO_CONTROLLER, REFUSED, CommandEnds
+from peen.cli.ends import NO_CONTROLLER, REFUSED, CommandEnds, printable
 from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy
+from peen.ids import parse_uuid4
 from peen.settings import Settings, load_settings
 
 
@@ -37,3 +38,9 @@ def running_controller(settings: Settings, entropy: Entropy) -> Client:
     if holder is None:
         raise CommandEnds(f"no controller uses {settings.state_dir}; start one with: peen run", NO_CONTROLLER)
     return Client(endpoint(settings, holder), entropy)
+
+
+def check_session_id(text: str) -> None:
+    """Raises: CommandEnds (exit 2) for what cannot be the id of a session."""
+    if parse_uuid4(text) is None:
+        raise CommandEnds(f"{printable(text)!r} is no session id; peen session list shows them", REFUSED)

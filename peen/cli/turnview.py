@@ -94,6 +94,12 @@ class TurnView:
         return self._ours is not None
 
     @property
+    def is_guest(self) -> bool:
+        """The message waits for, or has joined, a turn that it did not open."""
+        turn = self._ours
+        return turn is not None and turn.queue != "" and turn.model is None
+
+    @property
     def model(self) -> str | None:
         """The model that works on the message, once that is known."""
         return None if self._ours is None else self._ours.model

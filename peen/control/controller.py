@@ -20,6 +20,7 @@ from peen.hub.rest.audit import add_audit
 from peen.hub.rest.events import add_events
 from peen.hub.rest.health import add_health
 from peen.hub.rest.models import add_models
+from peen.hub.rest.notices import add_notices
 from peen.hub.rest.sessions import add_sessions
 from peen.hub.rest.snapshots import add_snapshots
 from peen.hub.rest.transcript import add_transcript
@@ -52,6 +53,7 @@ def build_router() -> Router:
         add_sessions,
         add_transcript,
         add_events,
+        add_notices,
         add_workers,
         add_audit,
         add_snapshots,

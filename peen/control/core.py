@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,12 +14,14 @@ import structlog
 import trio
 
 from peen.actors import supervised
+from peen.control.identity import state_id
 from peen.entropy import Entropy
 from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
 from peen.ids import SessionNo
 from peen.model.registry import Models
+from peen.model.route import preloads
 from peen.session.actor import Household
 from peen.session.ending import interrupted
 from peen.session.records import GenerationRecords
@@ -78,11 +78,6 @@ class Core:
         self.pump.flush()
 
 
-def state_id(settings: Settings) -> str:
-    """Names one state directory in the markers of its processes; the same under every name of the directory."""
-    return hashlib.sha256(os.fsencode(settings.state_dir.resolve())).hexdigest()[:16]
-
-
 @asynccontextmanager
 async def control_core(
     settings: Settings,
@@ -100,7 +95,12 @@ async def control_core(
     identity = state_id(settings)
     async with AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(_cancelled_at_exit())
-        space = ControlSpace(state_id=identity, environment=settings.child_environment(environ), nanny=nanny)
+        space = ControlSpace(
+            state_id=identity,
+            environment=settings.child_environment(environ),
+            nanny=nanny,
+            preload=preloads(settings.upstreams, environ),
+        )
         await nursery.start(space.run)
         database = await stack.enter_async_context(
             open_database(
@@ -178,6 +178,8 @@ async def _assemble(
         root_agent=settings.agent,
         agent_space=space.name,
         max_context_tokens=settings.max_context_tokens,
+        max_summary_bytes=settings.max_event_summary_bytes,
+        max_data_bytes=settings.max_event_data_bytes,
         stop=registry.stop,
         release=partial(_release, registry, supervisor),
         entropy=entropy,

@@ -34,6 +34,8 @@ class Api:
     root_agent: str
     agent_space: str
     max_context_tokens: int | None
+    max_summary_bytes: int
+    max_data_bytes: int
     entropy: Entropy
     stop: Callable[[str], Awaitable[bool]]
     """Stops a session by its id; True if a turn was running."""

@@ -117,6 +117,8 @@ class Fold:
         )
 
     def _start(self, event: CallStarted) -> CallStarted:
+        if not event.name:
+            raise _bad_stream(f"it started call {event.index} without a name")
         if event.index in self._calls:
             raise _bad_stream(f"it started call {event.index} twice")
         call_id = self._free_id(event.id)

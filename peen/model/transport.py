@@ -1,25 +1,23 @@
-"""How bytes reach a provider: a Protocol small enough to be relayed, and httpx behind it."""
+"""How bytes reach a provider: a Protocol small enough to be relayed, and what every implementation of it shares."""
 
 from __future__ import annotations
 
 import os
+import ssl
 import zlib
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
 from urllib.parse import urlsplit
-
-import trio
 
 from peen.errors import ModelError
 
-if TYPE_CHECKING:
-    import httpx
-
 CONNECT_S: Final = 10.0
-KEEP_OPEN_S: Final = 120.0
-"""How long an idle connection waits for the next round; a tool call between two may well take a minute."""
+KEEP_OPEN_S: Final = 60.0
+"""How long an idle connection waits for the next round; most tool calls between two take less."""
+
+_GZIP_OR_ZLIB: Final = 47
+_ZIPPED: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 class Reply(Protocol):
@@ -53,136 +51,66 @@ class Transport(Protocol):
         """Close the connections that wait. The transport may be used again."""
 
 
-class HttpxTransport:
-    """One httpx client, made at the first request: importing httpx and reading certificates take a while.
+class Unzip:
+    """Undoes the compression of one body. It is never asked for; a gateway that insists on it is understood."""
 
-    Owns: the client. Ends: with `aclose`; a process that exits needs none. Tries nothing twice and follows no
-    redirect: there is one place that retries, and a key must not travel to another host.
-    """
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        zipped = headers.get("content-encoding", "").lower() in _ZIPPED
+        self._zip = zlib.decompressobj(wbits=_GZIP_OR_ZLIB) if zipped else None
 
-    def __init__(self, base_url: str) -> None:
-        """`base_url` says whether certificates are needed at all."""
-        self._encrypted = base_url.startswith("https:")
-        self._client: httpx.AsyncClient | None = None
-        self._urls: dict[str, httpx.URL] = {}
-
-    @asynccontextmanager
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> AsyncIterator[Reply]:
-        import httpx
-
-        client = self._client
-        if client is None:
-            client = self._client = self._new_client()
-        parsed = self._urls.get(url)
-        if parsed is None:
-            parsed = self._urls[url] = httpx.URL(url)
-        request = httpx.Request(method, parsed, headers=dict(headers), content=body, extensions=dict(_TIMEOUTS))
-        try:
-            response = await client.send(request, stream=True)
-        except httpx.TransportError as exc:
-            raise _failure(exc, url) from exc
-        reply = _HttpxReply(response)
-        try:
-            yield reply
-        finally:
-            await reply.abandon()
-            await response.aclose()
-
-    async def aclose(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-
-    def _new_client(self) -> httpx.AsyncClient:
-        import httpx
-
-        # Reading the certificates takes 0.1 s and means nothing for an address without TLS.
-        return httpx.AsyncClient(
-            verify=self._encrypted,
-            follow_redirects=False,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_OPEN_S),
-        )
+    def __call__(self, piece: bytes) -> bytes:
+        """What `piece` holds, which may be nothing yet. Raises: zlib.error."""
+        return piece if self._zip is None else self._zip.decompress(piece)
 
 
-# As httpcore reads them: no limit on silence, which the loop watches, nor on the wait for a pool without a limit.
-_TIMEOUTS: Final = MappingProxyType({"timeout": {"connect": CONNECT_S, "read": None, "write": None, "pool": None}})
+def no_connection(place: str, exc: BaseException) -> ModelError:
+    """The error for a connection that did not come about. A certificate that is refused stays so: no retry."""
+    retryable = not isinstance(_cause(exc), ssl.SSLCertVerificationError)
+    return ModelError(f"cannot connect to {place}: {reason(exc)}", kind="transport", retryable=retryable)
 
 
-_GZIP_OR_ZLIB: Final = 47
+def no_connection_in_time(place: str) -> ModelError:
+    """The error for a server that does not accept within `CONNECT_S`."""
+    return ModelError(f"no connection to {place} within {CONNECT_S:g} s", kind="timeout", retryable=True)
 
 
-class _HttpxReply:
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-        self._pieces = response.aiter_raw()
-        # Compression is never asked for; a gateway that insists on it is understood all the same.
-        compressed = response.headers.get("content-encoding", "").lower() in ("gzip", "x-gzip", "deflate")
-        self._unzip = zlib.decompressobj(wbits=_GZIP_OR_ZLIB) if compressed else None
-
-    @property
-    def status(self) -> int:
-        return self._response.status_code
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._response.headers
-
-    async def receive(self) -> bytes:
-        import httpx
-
-        try:
-            async for piece in self._pieces:
-                plain = piece if self._unzip is None else self._unzip.decompress(piece)
-                if plain:
-                    return plain
-        except (httpx.TransportError, zlib.error) as exc:
-            raise _failure(exc, str(self._response.request.url)) from exc
-        return b""
-
-    async def abandon(self) -> None:
-        """End the reading, if it has not ended.
-
-        httpx nests generators; one that is merely dropped is found by the garbage collector, which trio warns of.
-        A cancelled read unwinds them all, and returns at once.
-        """
-        import httpx
-
-        with trio.CancelScope(shield=True) as scope:
-            scope.cancel()
-            try:
-                async for _piece in self._pieces:
-                    pass  # what had arrived already
-            except httpx.TransportError:
-                return
+def broken(place: str, why: str) -> ModelError:
+    """The error for a connection that was there and failed; `why` holds nothing of request or answer."""
+    return ModelError(f"the connection to {place} broke: {why}", kind="transport", retryable=True)
 
 
-def _failure(exc: httpx.TransportError | zlib.error, url: str) -> ModelError:
-    import httpx
-
-    place = origin(url)
-    if isinstance(exc, httpx.TimeoutException):
-        text = f"no connection to {place} within {CONNECT_S:g} s"
-        return ModelError(text, kind="timeout", retryable=True)
-    if isinstance(exc, httpx.ConnectError):
-        return ModelError(f"cannot connect to {place}: {_reason(exc)}", kind="transport", retryable=True)
-    if isinstance(exc, httpx.LocalProtocolError):
-        # The library's text quotes the header that it refuses, and that may be the key.
-        return ModelError(f"the request to {place} is not valid HTTP", kind="transport", retryable=False)
-    if isinstance(exc, httpx.UnsupportedProtocol | httpx.ProxyError):
-        return ModelError(f"cannot reach {place}: {_reason(exc)}", kind="transport", retryable=False)
-    return ModelError(f"the connection to {place} broke: {_reason(exc)}", kind="transport", retryable=True)
+def invalid_request(place: str) -> ModelError:
+    """The error for a request that cannot be written as HTTP. It quotes nothing, since that may be the key."""
+    return ModelError(f"the request to {place} is not valid HTTP", kind="transport", retryable=False)
 
 
-def _reason(exc: BaseException) -> str:
-    """The operating system's own words where there are some."""
+def unreachable(place: str, why: str) -> ModelError:
+    """The error for an address, or a way to it, that cannot work."""
+    return ModelError(f"cannot reach {place}: {why}", kind="transport", retryable=False)
+
+
+def reason(exc: BaseException) -> str:
+    """Why it failed, in the operating system's own words where there are some."""
+    cause = _cause(exc)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed: {cause.reason or cause}"
+    if isinstance(cause, OSError):
+        # Failed look-ups have numbers of their own, below zero.
+        return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else str(cause.strerror)
+    return str(exc) or type(exc).__name__
+
+
+def _cause(exc: BaseException) -> OSError | None:
+    """The error of the system, or of TLS, at the bottom of `exc`."""
     cause: BaseException | None = exc
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
-            # Failed look-ups have numbers of their own, below zero.
-            return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror
+            return cause
         # Several addresses were tried at once: the first one's failure stands for all.
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
-    return str(exc) or type(exc).__name__
+    return None
 
 
 def origin(url: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+from uuid import UUID
 
 import msgspec
 
+from peen.session.notices import record
 from peen.store import audit, executions, feed, inbox, messages, turns
 from peen.store.database import Tx
 from peen.store.feed import NewEvent
@@ -19,6 +21,34 @@ MAX_LISTED_CALLS: Final = 20
 MAX_ARGUMENT_BYTES: Final = 300
 MAX_UNDELIVERED: Final = 10
 MAX_MESSAGE_BYTES: Final = 1000
+
+
+_SUMMARIES: Final = {
+    "failed": "A turn failed before it finished.",
+    "interrupted": "A turn was interrupted before it finished.",
+    "cancelled": "A turn was stopped before it finished.",
+}
+
+
+class EndedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One call of an ended turn. `outcome` is `succeeded`, `failed` or `noResult`: never returned, effect unknown."""
+
+    name: str
+    arguments: str
+    outcome: str
+
+
+class EndedTurn(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Data of a `turn.failed` or `turn.cancelled` notice. Texts are cut; the latest 20 calls are listed."""
+
+    turn_id: str
+    state: str
+    reason: str
+    error: str | None = None
+    message: str
+    undelivered_messages: list[str]
+    tool_calls: list[EndedCall]
+    tool_calls_omitted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +92,51 @@ def end_unfinished(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int, generat
         tx, turn.no, state=ending.state, finish_reason="", classification=ending.classification,
         detail=ending.error, at_ms=at_ms,
     )  # fmt: skip
+    _report(tx, turn, ending, calls, [row.content for row in waiting], at_ms=at_ms)
     closings = [
         NewEvent("content_block_stop", msgspec.json.encode({"type": "content_block_stop", "index": index}))
         for index in feed.open_blocks(tx, turn.no)
     ]
     end = [*closings, terminal_event(ending)]
     return feed.append(tx, turn.session_no, end, at_ms=at_ms, turn_no=turn.no, generation_no=generation_no)
+
+
+def _report(
+    tx: Tx,
+    turn: TurnRow,
+    ending: Ending,
+    calls: Sequence[tuple[ToolCallRecord, str]],
+    undelivered: Sequence[str],
+    *,
+    at_ms: int,
+) -> None:
+    """The notice of this end, for clients, handlers and child agents. The model reads the `system` message instead."""
+    data = EndedTurn(
+        turn_id=str(UUID(bytes=turn.id)),
+        state=ending.state,
+        reason=ending.reason,
+        error=None if ending.state == "cancelled" else cut(ending.error, MAX_ERROR_BYTES),
+        message=cut(messages.opening_text(tx, turn.no), MAX_MESSAGE_BYTES),
+        undelivered_messages=[cut(text, MAX_MESSAGE_BYTES) for text in undelivered[:MAX_UNDELIVERED]],
+        tool_calls=[
+            EndedCall(
+                name=call.name, arguments=cut(bytes(call.arguments).decode(), MAX_ARGUMENT_BYTES), outcome=outcome
+            )
+            for call, outcome in calls[-MAX_LISTED_CALLS:]
+        ],
+        tool_calls_omitted=max(0, len(calls) - MAX_LISTED_CALLS),
+    )
+    record(
+        tx,
+        turn.session_no,
+        notice_type="turn.cancelled" if ending.state == "cancelled" else "turn.failed",
+        source="session.turn",
+        summary=_SUMMARIES[ending.state],
+        data=msgspec.json.encode(data),
+        delivery="queue",
+        at_ms=at_ms,
+        is_pending=False,
+    )
 
 
 def _end_execution(tx: Tx, turn_no: int, ending: Ending, *, at_ms: int) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from peen.errors import StaleClaim
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
+from peen.session.notices import deliver
 from peen.store import audit, executions, feed, inbox, messages, sessions, snapshots, turns
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionRow
@@ -107,10 +108,14 @@ def open_turn(
     last = messages.append(tx, no, request.messages, turn_no=turn_no, at_ms=at_ms)
     if waiting.state == "deferred":
         _announce_delivery(tx, waiting, at_ms=at_ms, generation_no=writer.generation_no)
+    told = deliver(tx, no, turn_no=turn_no, generation_no=writer.generation_no, is_opening=True, at_ms=at_ms)
+    if told is not None:
+        last = messages.append(tx, no, [told], turn_no=turn_no, at_ms=at_ms)
     feed.append(tx, no, _new(request.events), at_ms=at_ms, turn_no=turn_no, generation_no=writer.generation_no)
     return OpenedTurn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
-        message_sequence=last or session.message_sequence, history=history, has_more=has_more,
+        message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
+        has_more=has_more,
     )  # fmt: skip
 
 
@@ -194,9 +199,13 @@ def _follow(
 
 
 def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> list[MessageRecord]:
-    """Messages that wait for this turn reach the model now, in the order of their acceptance."""
+    """What waits for this turn reaches the model now: notices, then messages in the order of their acceptance."""
+    told = deliver(
+        tx, writer.session_no, turn_no=turn.no, generation_no=writer.generation_no, is_opening=False, at_ms=at_ms
+    )
     waiting = inbox.queued(tx, writer.session_no, turn.id)
-    delivered = [MessageRecord(role="user", content=row.content) for row in waiting]
+    delivered = [] if told is None else [told]
+    delivered += [MessageRecord(role="user", content=row.content) for row in waiting]
     messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
     for row in waiting:
         inbox.settle(tx, row.no, state="delivered", turn_no=turn.no)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
@@ -113,12 +113,17 @@ class ControlSpace:
         nanny: NannyProcess | None = None,
         entry: str = WORKER_ENTRY,
         spares: int = 1,
+        preload: Sequence[str] = (),
     ) -> None:
-        """`environment` is what a worker gets, complete but for the marker; `nanny` one that was started early."""
+        """`environment` is what a worker gets, complete but for the marker; `nanny` one that was started early.
+
+        `entry`, `spares` and `preload` are for fork servers that are started later (see `start_nanny`).
+        """
         self._state_id = state_id
         self._environment = dict(environment)
         self._entry = entry
         self._spares = spares
+        self._preload = tuple(preload)
         self._early = nanny
         self._starting = trio.Lock()
         self._link: NannyLink | None = None
@@ -183,7 +188,13 @@ class ControlSpace:
                     raise WorkerFailed("what a lost fork server left behind has not ended yet")
                 # Blocks for the few milliseconds of a fork and exec; the imports are the new process's.
                 await self._adopt(
-                    start_nanny(self._environment, state_id=self._state_id, entry=self._entry, spares=self._spares)
+                    start_nanny(
+                        self._environment,
+                        state_id=self._state_id,
+                        entry=self._entry,
+                        spares=self._spares,
+                        preload=self._preload,
+                    )
                 )
             assert self._link is not None
             return self._link

@@ -1,4 +1,4 @@
-"""The fork server: `python -P -m peen.space.nanny <fd> <entry> <spares>`.
+"""The fork server: `python -P -m peen.space.nanny <fd> <entry> <spares> [<preload> ...]`.
 
 It has imported what a worker needs, forks workers on request, and sees to it that nothing outlives anything: what a
 dead worker leaves behind falls to this process and is killed, and when the controller is gone, so is everything. One
@@ -163,15 +163,25 @@ class Nanny:
         send(self._channel, pack(report))
 
 
+def _load(name: str) -> None:
+    """Import `module`; of `module:function`, call the function too."""
+    module, _, function = name.partition(":")
+    loaded = import_module(module)
+    if function:
+        getattr(loaded, function)()
+
+
 def main(arguments: list[str]) -> int:
     """Serve the controller at the other end of descriptor `arguments[0]` until it is gone."""
-    fd, entry, spares = arguments
+    fd, entry, spares, *preload = arguments
     for number in TERMINAL_SIGNALS:  # only the controller's end of the channel ends this process
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     become_subreaper("peen-nanny")
     for module in ("trio", "msgspec", "structlog", "yaml", entry.partition(":")[0]):
         import_module(module)
+    for name in preload:
+        _load(name)
     # Nothing is collected from here on, and what exists is never looked at: its pages stay shared with the workers.
     gc.collect()
     gc.disable()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -38,19 +38,25 @@ class NannyProcess:
 
 
 def start_nanny(
-    environment: Mapping[str, str], *, state_id: str, entry: str = WORKER_ENTRY, spares: int = 1
+    environment: Mapping[str, str],
+    *,
+    state_id: str,
+    entry: str = WORKER_ENTRY,
+    spares: int = 1,
+    preload: Sequence[str] = (),
 ) -> NannyProcess:
     """Start a fork server; it imports while the caller goes on, and takes orders from the first moment.
 
     `environment` and the marker of `state_id` are all it gets, and what /proc shows of every worker: so it must hold
-    no secret that a worker may not have. `spares` processes are kept forked, waiting for their worker. Best called
-    before the controller starts threads or opens databases.
+    no secret that a worker may not have. `spares` processes are kept forked, waiting for their worker. `preload` names
+    what is loaded before the first fork, so that all workers share it: `module`, or `module:function` to be called.
+    Best called before the controller starts threads or opens databases.
     """
     ours, theirs = socket.socketpair()
     with theirs:
         popen = subprocess.Popen(
             # -P: a file in the current directory must not pass for a library.
-            [sys.executable, "-P", "-m", "peen.space.nanny", str(theirs.fileno()), entry, str(spares)],
+            [sys.executable, "-P", "-m", "peen.space.nanny", str(theirs.fileno()), entry, str(spares), *preload],
             env={**_with_peen(environment), MARKER: f"{state_id}:nanny"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ import structlog
 from peen.errors import SessionBusy, SessionNotFound, StorageError
 from peen.ids import SessionNo
 from peen.store import keys, sessions
+from peen.store.blobs.rows import release
 from peen.store.database import Database, Reader, Tx
 from peen.store.sessions import SessionRow
 
@@ -70,6 +71,14 @@ def _size(columns: tuple[str, ...]) -> str:
     return " + ".join(f"coalesce(octet_length({column}), 0)" for column in columns) or "0"
 
 
+_OPENING_NOTICES: Final = Part(
+    "turn_opening_notice",
+    """
+    SELECT o.turn_no << 32 | o.position, 0 FROM turn t CROSS JOIN turn_opening_notice o ON o.turn_no = t.no
+     WHERE t.session_no = :no ORDER BY t.no, o.position LIMIT :limit
+    """,
+    ("DELETE FROM turn_opening_notice WHERE turn_no = :key >> 32 AND position = :key & 0xFFFFFFFF",),
+)
 _SNAPSHOTS: Final = Part(
     "snapshot_use",
     """
@@ -84,6 +93,7 @@ _SNAPSHOTS: Final = Part(
 )
 PARTS: Final = (
     _of_session("session_log"),
+    _OPENING_NOTICES,
     _of_session("notice", "data"),
     _of_session("feed", "data"),
     _of_session("message", "content", "thinking", "tool_calls"),
@@ -97,8 +107,8 @@ PARTS: Final = (
     _numbered("generation"),
     _SNAPSHOTS,
 )
-"""Every table that holds rows of a session, children before what they refer to: after each transaction the database
-is sound, whether or not another follows."""
+"""Every table that holds rows of a session but its blobs, children before what they refer to: after each transaction
+the database is sound, whether or not another follows."""
 
 
 def mark(tx: Tx, session_id: bytes, *, at_ms: int) -> SessionRow:
@@ -132,6 +142,8 @@ def step(tx: Tx, session_no: SessionNo, *, rows: int = STEP_ROWS, size: int = ST
             for statement in part.remove:
                 tx.execute(statement, {"no": session_no, "key": key})
             rows, size = rows - 1, size - row_bytes
+    if not release(tx, session_no, rows=rows, size=size):
+        return False
     tx.execute(_REMOVE_SESSION, {"no": session_no})
     return True
 

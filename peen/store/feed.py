@@ -53,7 +53,7 @@ SELECT f.key & 0xFFFFFFFF, f.type, f.data, coalesce(t.id, i.turn_id), coalesce(i
        f.created_at_ms
   FROM (SELECT key FROM feed
          WHERE key > :low AND key <= :high AND type NOT GLOB 'content_block_*' AND type NOT GLOB 'agent.run.*'
-           AND coalesce(turn_no, inbox_no) IS NOT NULL
+           AND type <> 'notice.created' AND coalesce(turn_no, inbox_no) IS NOT NULL
          ORDER BY key {order} LIMIT :limit OFFSET :offset) wanted
        JOIN feed f ON f.key = wanted.key
        LEFT JOIN inbox i ON i.no = f.inbox_no LEFT JOIN turn t ON t.no = f.turn_no

@@ -49,6 +49,7 @@ SELECT key & 0xFFFFFFFF, turn_no, role, content, model, thinking, tool_calls, to
 _HISTORY: Final = _SELECT_HISTORY + " WHERE key > ? AND key <= ? ORDER BY key"
 _OF_TURN: Final = _SELECT_HISTORY + " WHERE turn_no = ? ORDER BY key"
 _MARK_INCOMPLETE: Final = "UPDATE message SET incomplete = 1 WHERE turn_no = ? AND role IN ('assistant', 'tool')"
+_OPENING: Final = "SELECT content FROM message WHERE turn_no = ? AND role = 'user' ORDER BY key LIMIT 1"
 _CALLS: Final = "SELECT tool_calls FROM message WHERE turn_no = ? AND tool_calls IS NOT NULL ORDER BY key"
 _RESULTS: Final = "SELECT tool_call_id, is_error FROM message WHERE turn_no = ? AND role = 'tool'"
 _TOOL_CALLS: Final = msgspec.json.Decoder(list[ToolCallRecord])
@@ -81,7 +82,7 @@ def page(
     size, has_more = 0, False
     reading = db.execute(sql, {**bounds, "limit": limit + 1, "offset": offset})
     for row in map(MessageRow._make, reading):
-        size += len(row.content) + len(row.thinking or "") + len(row.tool_calls or b"")
+        size += len(row.content.encode()) + len((row.thinking or "").encode()) + len(row.tool_calls or b"")
         if len(found) == limit or (found and size > max_bytes):
             has_more = True
             break
@@ -130,6 +131,12 @@ def _history_message(row: tuple[Any, ...]) -> HistoryMessage:
 def mark_incomplete(tx: Tx, turn_no: int) -> None:
     """The turn did not finish: its replies and results are marked, its user messages are not."""
     tx.execute(_MARK_INCOMPLETE, (turn_no,))
+
+
+def opening_text(db: Reader | Tx, turn_no: int) -> str:
+    """The message that the turn opened with."""
+    row = db.row(_OPENING, (turn_no,))
+    return "" if row is None else str(row[0])
 
 
 def calls_of(db: Reader | Tx, turn_no: int) -> list[tuple[ToolCallRecord, str]]:

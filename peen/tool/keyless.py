@@ -19,6 +19,8 @@ from peen.tool.paths import Identity, identity_of
 from peen.tool.process import Process
 from peen.tool.tree import descendants_of, read_row
 
+_WAITING_IN: Final = (b"poll_schedule_timeout", b"do_select", b"do_poll", b"do_sys_poll")  # what select and poll do
+_UNTOLD: Final = (b"", b"0")
 LOOK_S: Final = 0.5  # between two looks; who was found twice is ended, so an editor lives for a second
 
 
@@ -54,12 +56,21 @@ class KeylessPrograms:
 
 
 def _waits_for_keys(pid: int, pipes: Collection[Identity]) -> bool:
-    """Whether the standard input of a process is the writing end of its own output, which can never be read."""
+    """Whether a process sleeps until it can read its standard input, and that is the writing end of its own output."""
     try:
         if identity_of(os.stat(f"/proc/{pid}/fd/0")) not in pipes:
             return False
-        with open(f"/proc/{pid}/fdinfo/0", "rb", buffering=0) as file:
-            fields = dict(line.split(b":\t", 1) for line in file.read(4096).splitlines() if b":\t" in line)
+        fields = dict(line.split(b":\t", 1) for line in _read(pid, "fdinfo/0").splitlines() if b":\t" in line)
+        place = _read(pid, "wchan")
     except OSError:  # gone, or of another account
         return False
-    return int(fields.get(b"flags", b"0"), 8) & os.O_ACCMODE == os.O_WRONLY
+    if int(fields.get(b"flags", b"0"), 8) & os.O_ACCMODE != os.O_WRONLY:
+        return False
+    row = read_row(pid)
+    # Where the kernel keeps to itself what a process sleeps in, sleeping is enough.
+    return row is not None and row.state == "S" and (place in _UNTOLD or place.startswith(_WAITING_IN))
+
+
+def _read(pid: int, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+        return file.read(4096)

@@ -106,13 +106,15 @@ class _Survey:
     def _enter(self, walker: Walker, name: str) -> list[tuple[str, bool]]:
         """Go into a directory. Returns its entries, the last one first."""
         trio.from_thread.check_cancelled()
+        outer = walker.depth
         try:
-            identity = walker.enter(name, None if walker.depth else self._identity)
+            identity = walker.enter(name, None if outer else self._identity)
             entries = walker.entries(self._left)
             if entries and not os.access(".", os.W_OK | os.X_OK, dir_fd=walker.here):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as exc:
-            raise failure(exc, self._real.parent.joinpath(*walker.names, name)) from exc
+            below = [] if walker.depth > outer else [name]
+            raise failure(exc, self._real.parent.joinpath(*walker.names, *below)) from exc
         except TooManyEntries as exc:
             raise ToolError(
                 "limit exceeded",

@@ -14,7 +14,7 @@ from msgspec import Raw
 from peen import __version__
 from peen.actors import holds, leaf_of, supervised
 from peen.context.projection import Conversation
-from peen.errors import LinkLost, StaleClaim
+from peen.errors import LinkLost, StaleClaim, StorageError
 from peen.execution.ask import Asker, ModelSetup
 from peen.execution.blocks import Blocks, event
 from peen.execution.decide import failure
@@ -72,7 +72,7 @@ class TurnActor:
         await self._shop.transcript.catch_up(opened, self._shop.journal)
         conversation = Conversation()
         conversation.add_history(self._shop.transcript.messages)
-        for message in request.messages:
+        for message in [*request.messages, *opened.opening]:
             conversation.add(message)
         setup = ModelSetup(
             upstream=upstream,
@@ -157,6 +157,11 @@ class TurnActor:
         if holds(fault, StaleClaim):
             log.warning("this turn is somebody else's now", turn=self._command.turn_id)
             self.state = "stale"
+            return
+        if holds(fault, StorageError):
+            await self._end(
+                failure("the disk is full or failing; the log of the controller names it", reason="storage")
+            )
             return
         await self._end(failure(f"internal error: {_describe(fault)}"))
 

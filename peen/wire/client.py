@@ -168,7 +168,7 @@ def _data_problem(data: _Data, limits: ClientLimits) -> str | None:
 
 
 def _text_problem(field: str, text: str, max_bytes: int) -> str | None:
-    if not text:
+    if not text.strip():
         return f"{field}: must not be empty"
     # A string cannot take fewer bytes than it has characters; encode only where that does not decide.
     if len(text) > max_bytes or len(text.encode()) > max_bytes:

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from peen.wire.notice import Notice
 from peen.wire.problem import problem_text
 
 Count = Annotated[int, Meta(ge=0)]
@@ -124,6 +125,16 @@ class ProviderRetry(Payload, frozen=True, kw_only=True):
     delay_ms: Count
 
 
+# --- notices --------------------------------------------------------------------------------------------------------
+
+
+class SessionEvents(Payload, frozen=True, kw_only=True):
+    """Notices reached the model. `dropped` is always 0: every stored notice is delivered."""
+
+    notices: list[Notice]
+    dropped: Annotated[int, Meta(ge=0, le=0)]
+
+
 # --- content blocks -------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +229,8 @@ EVENTS: Final[dict[str, type[Struct]]] = {
     "tool.use": ToolUse,
     "tool.result": ToolResult,
     "provider.retry": ProviderRetry,
+    "notice.created": Notice,
+    "session.events": SessionEvents,
     "content_block_start": ContentBlockStart,
     "content_block_delta": ContentBlockDelta,
     "content_block_stop": ContentBlockStop,

@@ -14,6 +14,7 @@ from msgspec import Struct
 from peen import errors
 from peen.errors import PeenError
 from peen.wire import audit, rest
+from peen.wire.notice import Notice
 
 API: Final = "/api/v1"
 MAX_BODY_BYTES: Final = 1_048_576
@@ -100,6 +101,7 @@ TAGS: Final[dict[str, str]] = {
     "probes": "For load balancers and supervisors. They need no token.",
     "sessions": "A session is one conversation about one directory.",
     "transcript": "What a session said and did.",
+    "notices": "Reports of what happened outside the model's own calls.",
     "models": "What upstreams offer.",
     "places": "Where a session may be, and the workers that it had there.",
     "audit": "What models were asked, what they answered and what that used.",
@@ -169,6 +171,19 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=(
             Whole("cursor", "Sequence of the last frame that was applied; 0 is the beginning.", 0),
             Whole("limit", "How many frames at most. A page also ends before it passes 4 MiB.", 100, 1, 1000),
+        ),
+    ),
+    Operation(
+        "GET", f"{API}/session/notices", "listNotices", "notices", "The notices of a session, newest first.",
+        rest.NoticePage, session=True, about="Reading consumes nothing.", query=_paging(),
+    ),
+    Operation(
+        "POST", f"{API}/session/notices", "postNotice", "notices", "Report something to a session.", Notice,
+        status=202, session=True, body=rest.PostNotice,
+        about=(
+            "The notice is stored and shown at once (`notice.created`). The model reads it once, as data, at the next "
+            "tool boundary of a running turn or with the next turn. `type` has 1 to 8 dotted parts; `job`, `agent` "
+            "and `turn` are reserved as first parts."
         ),
     ),
     Operation(

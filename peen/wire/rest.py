@@ -8,6 +8,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from peen.wire.notice import NOTHING, Delivery, Notice
+
 encode: Final = msgspec.json.Encoder().encode
 
 
@@ -171,6 +173,22 @@ class Turn(Answer, frozen=True, kw_only=True):
 
 class TurnPage(Paged, frozen=True, kw_only=True):
     turns: list[Turn]
+
+
+# --- notices ---------------------------------------------------------------------------------------------------------
+
+
+class PostNotice(Body, frozen=True, kw_only=True):
+    """`data` is a JSON object. `wake` asks for a turn on an idle session; without a handler the notice waits."""
+
+    type: str
+    summary: str
+    data: Raw = NOTHING
+    delivery: Delivery = "queue"
+
+
+class NoticePage(Paged, frozen=True, kw_only=True):
+    notices: list[Notice]
 
 
 # --- feed -----------------------------------------------------------------------------------------------------------

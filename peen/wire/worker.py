@@ -268,13 +268,15 @@ class HistoryMessage(WorkerStruct, frozen=True, kw_only=True):
 class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     """`history` is the transcript before this turn, after `known_sequence` and up to `history_sequence`.
 
-    If `has_more`, the rest is paged with `history.page`.
+    If `has_more`, the rest is paged with `history.page`. `opening` follows the messages that the worker sent: notices
+    that were pending reach the model with the turn.
     """
 
     execution_id: str
     turn: int
     history_sequence: int
     message_sequence: int
+    opening: list[MessageRecord] = []
     history: list[HistoryMessage]
     has_more: bool = False
 

@@ -36,7 +36,9 @@ class LinkJournal:
         return await self._link.call(request, HistoryRows)
 
     async def commit(self, request: CommitSteps) -> Committed:
-        self._emitted.clear()  # a refused piece means a lost claim, and then this commit is refused too
+        # A piece that could not be stored leaves a hole that no later frame may follow: the step fails with it.
+        while self._emitted:
+            await self._emitted.popleft()
         return await self._link.call(request, Committed)
 
     async def emit(self, request: EmitEvents) -> None:

@@ -46,8 +46,8 @@ class FastClock(SystemEntropy):
 class World:
     """Settings, a lock that this process holds in the place of a controller, and what the command showed."""
 
-    def __init__(self, base: Path) -> None:
-        self.settings: Settings = settings_in(base)
+    def __init__(self, short_path: Path) -> None:
+        self.settings: Settings = settings_in(short_path)
         self.entropy: Entropy = SystemEntropy()
         self.out, self.err = bytearray(), io.StringIO()
         self.holder = LockInfo.of_this_process(control_socket=self.settings.control_socket)
@@ -80,8 +80,8 @@ class World:
 
 
 @pytest.fixture
-def world(base: Path) -> Iterator[World]:
-    with closing(World(base)) as made:
+def world(short_path: Path) -> Iterator[World]:
+    with closing(World(short_path)) as made:
         yield made
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import trio
-from cli_canned import settings_in
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from peen.cli.host import HELD_BYTES, Ear
-from peen.control import core, identity
 from peen.feed.fanout import Fanout
 from peen.wire.websocket import payload_of, text_frame
 
@@ -66,9 +62,3 @@ def test_a_reader_that_falls_behind_lets_go_and_knows_it() -> None:
     assert ear.take() == []
     ear.offer([text_frame(b"later")])
     assert ear.take() == [b"later"]
-
-
-def test_processes_are_marked_with_the_name_that_the_sweep_looks_for(base: Path) -> None:
-    settings = settings_in(base)
-
-    assert identity.state_id(settings) == core.state_id(settings)

@@ -21,18 +21,18 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("trio", "httpx", "quart", "hypercorn", "structlog", "apsw", "anyio", "asyncio")
 
 
-def peen(*arguments: str, base: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """The program as a user runs it, with its directories in `base`."""
+def peen(*arguments: str, short_path: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """The program as a user runs it, with its directories in `short_path`."""
     environment = {
         "PATH": os.environ["PATH"],
-        "HOME": str(base),
+        "HOME": str(short_path),
         "PYTHONPATH": str(ROOT),
-        **environment_in(base),
+        **environment_in(short_path),
         **more,
     }
     return subprocess.run(
         [sys.executable, "-m", "peen", *arguments],
-        cwd=base, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        cwd=short_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
 
@@ -45,8 +45,8 @@ def imported_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_version_is_told_without_importing_anything_heavy(base: Path) -> None:
-    assert peen("--version", base=base).stdout == f"peen {__version__}\n"
+def test_the_version_is_told_without_importing_anything_heavy(short_path: Path) -> None:
+    assert peen("--version", short_path=short_path).stdout == f"peen {__version__}\n"
     assert imported_after("import peen.cli.main") == set()
 
 
@@ -94,8 +94,8 @@ def test_errors_have_the_codes_of_their_kind() -> None:
     assert code_of(StorageFull("/s/peen.db", "disk full")) == 5
 
 
-def test_several_wrong_settings_are_a_line_each_without_a_traceback(base: Path) -> None:
-    done = peen("exec", "hello", base=base, PEEN_MAX_TOOL_ROUNDS="many", PEEN_TURN_TIMEOUT="soon")
+def test_several_wrong_settings_are_a_line_each_without_a_traceback(short_path: Path) -> None:
+    done = peen("exec", "hello", short_path=short_path, PEEN_MAX_TOOL_ROUNDS="many", PEEN_TURN_TIMEOUT="soon")
 
     assert (done.returncode, done.stdout) == (2, "")
     lines = done.stderr.splitlines()
@@ -103,31 +103,33 @@ def test_several_wrong_settings_are_a_line_each_without_a_traceback(base: Path) 
     assert all(line.startswith("peen: PEEN_") for line in lines)
 
 
-def test_run_with_a_wrong_setting_is_exit_one(base: Path) -> None:
-    done = peen("run", base=base, PEEN_MAX_TOOL_ROUNDS="many")
+def test_run_with_a_wrong_setting_is_exit_one(short_path: Path) -> None:
+    done = peen("run", short_path=short_path, PEEN_MAX_TOOL_ROUNDS="many")
 
     assert done.returncode == 1
     assert done.stderr.startswith("peen: PEEN_MAX_TOOL_ROUNDS: ")
     assert "Traceback" not in done.stderr
 
 
-def test_run_refuses_a_state_directory_that_is_in_use(base: Path) -> None:
-    (base / "state").mkdir(mode=0o700)
-    with ControllerLock.acquire(base / "state", LockInfo.of_this_process(control_socket=base / "control.sock")):
-        done = peen("run", base=base)
+def test_run_refuses_a_state_directory_that_is_in_use(short_path: Path) -> None:
+    (short_path / "state").mkdir(mode=0o700)
+    with ControllerLock.acquire(
+        short_path / "state", LockInfo.of_this_process(control_socket=short_path / "control.sock")
+    ):
+        done = peen("run", short_path=short_path)
 
     assert done.returncode == 1
     assert f"held by process {os.getpid()}" in done.stderr
 
 
-def test_exec_without_a_prompt_does_not_wait(base: Path) -> None:
-    done = peen("exec", base=base)  # standard input is /dev/null
+def test_exec_without_a_prompt_does_not_wait(short_path: Path) -> None:
+    done = peen("exec", short_path=short_path)  # standard input is /dev/null
 
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "peen: the prompt is empty\n")
 
 
-def test_a_worker_without_a_sound_document_is_refused(base: Path) -> None:
-    done = peen("worker", base=base)
+def test_a_worker_without_a_sound_document_is_refused(short_path: Path) -> None:
+    done = peen("worker", short_path=short_path)
 
     assert done.returncode == 2
     assert "launch document cannot be read" in done.stderr

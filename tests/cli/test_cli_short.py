@@ -41,11 +41,11 @@ with ControllerLock.acquire(state, LockInfo.of_this_process(control_socket=state
 
 
 @pytest.fixture
-def settings(base: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    made = settings_in(base)
-    for name, value in environment_in(base).items():
+def settings(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    made = settings_in(short_path)
+    for name, value in environment_in(short_path).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.chdir(base)
+    monkeypatch.chdir(short_path)
     return made
 
 

@@ -17,7 +17,7 @@ from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
 
 # --- what the store may hold
 
-IDS = st.sampled_from(["a", "b", "c", "d", ""])
+IDS = st.sampled_from(["a", "b", ""])
 TEXTS = st.sampled_from(["", " \n", "text", "more"])
 CALLS = st.builds(call, IDS, st.sampled_from(["look", "write", ""]))
 RECORDS = st.one_of(
@@ -112,6 +112,15 @@ def test_blank_replies_are_left_out(blank: str) -> None:
     thought = msgspec.structs.replace(reply(blank), thinking="hm")
 
     assert replayed([user("go"), thought], [user("well?"), reply("yes")]) == [user("go"), user("well?"), reply("yes")]
+
+
+@pytest.mark.parametrize("odd", [call("a", "look"), call("", "look"), call("b", "")], ids=["used", "no id", "no name"])
+def test_a_call_that_no_provider_accepts_is_left_out_with_its_result(odd: ToolCallRecord) -> None:
+    first = [user("go"), reply("", call("a")), result("a")]
+
+    messages = replayed(first, [user("again"), reply("", odd, call("c")), result(odd.id), result("c")])
+
+    assert messages == [*first, user("again"), reply("", call("c")), result("c")]
 
 
 def test_call_ids_are_those_that_the_model_can_see() -> None:

@@ -117,7 +117,8 @@ async def test_after_the_last_attempt_the_turn_fails_with_the_providers_error(au
             "reason": "agentRun",
             "error": f"the provider is overloaded (gave up after {MAX_ATTEMPTS} attempts)",
         }
-        assert frame_types(own.db, own.home)[-2] == "content_block_stop"
+        types = frame_types(own.db, own.home)
+        assert types.count("content_block_start") == types.count("content_block_stop") == MAX_ATTEMPTS
 
 
 async def test_what_cannot_be_mended_by_trying_again_fails_at_once(autojump_clock: MockClock) -> None:

@@ -56,6 +56,8 @@ class Office:
             root_agent="peen",
             agent_space="control",
             max_context_tokens=None,
+            max_summary_bytes=4096,
+            max_data_bytes=65_536,
             entropy=ClockEntropy(3),
             stop=stop,
             release=release,

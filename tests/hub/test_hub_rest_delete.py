@@ -43,7 +43,9 @@ async def test_a_deleted_session_is_gone_and_its_workspace_is_opened_as_a_new_on
 
 async def test_everything_that_a_turn_left_goes_with_it(tmp_path: Path) -> None:
     async with office(tmp_path) as own:
-        worker = await engine_in(own, PlayedUpstream(says("x"), [ModelError("no", kind="invalid_request", retryable=False)]))
+        worker = await engine_in(
+            own, PlayedUpstream(says("x"), [ModelError("no", kind="invalid_request", retryable=False)])
+        )
         await worker.run_turn()
         await worker.run_turn()
         assert set(rows_left(own)) > {"feed", "message", "turn", "activity", "model_call", "snapshot", "generation"}

@@ -176,6 +176,7 @@ class PlayedWorkers:
         """(seconds, what was asked, of which session)."""
         self.start_s = 0.0
         self.settle_s = 0.0
+        self.stop_s = 0.0
         self.stop_fault: Exception | None = None
 
     async def ensure(self, session_no: SessionNo) -> PlayedLink:
@@ -194,7 +195,7 @@ class PlayedWorkers:
 
     async def stop(self, session_id: str, reason: str) -> None:
         self._note(f"stop: {reason}", session_id)
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.stop_s)
         if self.stop_fault is not None:
             raise self.stop_fault
 

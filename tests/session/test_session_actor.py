@@ -483,13 +483,14 @@ async def test_a_session_with_a_running_turn_is_not_idle(autojump_clock: MockClo
         assert [what for _, what, _ in own.workers.log] == ["ensure"]
 
 
-async def test_a_worker_that_cannot_be_stopped_does_not_end_the_session(autojump_clock: MockClock) -> None:
+async def test_a_worker_that_cannot_be_stopped_takes_no_message_with_it(autojump_clock: MockClock) -> None:
     async with house(idle_s=600.0) as own:
-        own.workers.stop_fault = RuntimeError("the nanny broke")
+        own.workers.stop_s, own.workers.stop_fault = 5.0, RuntimeError("the nanny broke")
         socket = own.socket()
         await own.send(own.message(), socket)
-        await trio.sleep(601.0)
-        await own.send(own.message(), socket)
+        await trio.sleep(602.0)
+        await own.send(own.message(), socket)  # while the stop is under way
+        await trio.sleep(5.0)
 
         assert socket.ends() == ["turn.completed", "message.completed"] * 2
 

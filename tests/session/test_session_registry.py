@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import trio
 from session_kit import completes, house, never_starts, waits_then_completes
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 from world_kit import dump, frame_types, uuid
 
 from peen.errors import SessionBusy, SessionNotFound
@@ -82,6 +82,23 @@ async def test_a_message_that_waited_in_the_inbox_during_an_orderly_stop_opens_n
 
         assert len(turns.page(own.db.reader, own.home.no, limit=9, offset=0)) == 1
         assert len(own.workers.links[own.home.no].commands) == 1
+
+
+async def test_a_message_that_waited_for_a_stop_when_the_controller_stopped_is_refused(
+    autojump_clock: MockClock,
+) -> None:
+    async with house() as own:
+        own.plays(waits_then_completes)
+        first, second = own.socket(), own.socket()
+        await own.send(own.message(), first)
+        own.workers.links[own.home.no].obeys_stop = False
+        await own.sessions.stop(own.home.uuid)
+        await own.send(own.message(), second)
+        await own.sessions.close(SHUTDOWN)
+        await trio.sleep(10.0)
+
+        assert [frame["data"]["code"] for frame in second.private] == ["SESSION_BUSY"]
+        assert frame_types(own.db, own.home).count("userMessage.created") == 1
 
 
 async def test_a_turn_that_waited_for_its_place_when_the_controller_stopped_starts_no_worker() -> None:

@@ -417,7 +417,7 @@ async def test_a_turn_can_fail_while_its_steps_run() -> None:
         await turn.commit(claims=[claim("r0.t0.handler", "effect")])
         _, end = await turn.commit(terminal=Terminal(state="failed", reason="timeout", error="slow"))
 
-        assert end == TurnEnd(str(uuid(3001)), "failed", "timeout", 3)
+        assert end == TurnEnd(str(uuid(3001)), "failed", "timeout", len(frames(db, turn.home)))
         assert turn.steps() == [("r0.t0.handler", "uncertain")]
 
 

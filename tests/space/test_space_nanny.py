@@ -25,10 +25,11 @@ from peen.worker.framing import HEADER
 STATE = f"nanny-test-{os.getpid()}"  # a sweep must not reach the tests of somebody else
 
 
-def document(root: Path, behaviour: str = "leaves", **changes: str) -> LaunchDocument:
+def document(short_path: Path, behaviour: str = "leaves", **changes: str) -> LaunchDocument:
     fields = {
-        "session_id": "s", "generation_id": "g", "credential": "c", "socket_path": str(root / "w.sock"),
-        "workspace": str(root), "config_directory": str(root), "agent_space": "control", "marker": f"{STATE}:g",
+        "session_id": "s", "generation_id": "g", "credential": "c", "socket_path": str(short_path / "w.sock"),
+        "workspace": str(short_path), "config_directory": str(short_path), "agent_space": "control",
+        "marker": f"{STATE}:g",
     } | changes  # fmt: skip
     return LaunchDocument(settings=worker_settings(behaviour), **fields)
 
@@ -37,8 +38,8 @@ def space(spares: int = 0, entry: str = ENTRY) -> ControlSpace:
     return ControlSpace(state_id=STATE, environment=environment(), entry=entry, spares=spares)
 
 
-async def launch(control: ControlSpace, root: Path, behaviour: str) -> ControlWorker:
-    return await control.launch(document(root, behaviour), {})
+async def launch(control: ControlSpace, short_path: Path, behaviour: str) -> ControlWorker:
+    return await control.launch(document(short_path, behaviour), {})
 
 
 def test_orders_read_back_as_they_were_written() -> None:
@@ -74,35 +75,35 @@ def test_a_receiver_that_closes_as_soon_as_it_has_everything_is_no_failure() -> 
     assert [decode_order(body) for body in received] == [order]
 
 
-async def test_workers_report_their_exit_codes(root: Path, nursery: trio.Nursery) -> None:
+async def test_workers_report_their_exit_codes(short_path: Path, nursery: trio.Nursery) -> None:
     control = space()
     await nursery.start(control.run)
 
-    workers = [await launch(control, root, "leaves") for _ in range(3)]
+    workers = [await launch(control, short_path, "leaves") for _ in range(3)]
 
     with trio.fail_after(10):
         assert [await worker.wait() for worker in workers] == [5, 5, 5]
 
 
-async def test_a_worker_takes_sigterm_from_its_first_moment(root: Path, nursery: trio.Nursery) -> None:
+async def test_a_worker_takes_sigterm_from_its_first_moment(short_path: Path, nursery: trio.Nursery) -> None:
     control = space()
     await nursery.start(control.run)
 
-    worker = await launch(control, root, "silent")
+    worker = await launch(control, short_path, "silent")
     worker.terminate()
 
     with trio.fail_after(10):
         assert await worker.wait() == -signal.SIGTERM
 
 
-async def test_a_spare_becomes_the_worker(root: Path, nursery: trio.Nursery) -> None:
+async def test_a_spare_becomes_the_worker(short_path: Path, nursery: trio.Nursery) -> None:
     control = space(spares=1)
     await nursery.start(control.run)
-    first = await launch(control, root, "silent")
+    first = await launch(control, short_path, "silent")
     assert control.nanny_pid is not None
     spare = await only_child_but(control.nanny_pid, first.pid)
 
-    worker = await launch(control, root, "leaves")
+    worker = await launch(control, short_path, "leaves")
 
     assert worker.pid == spare
     with trio.fail_after(10):
@@ -121,90 +122,92 @@ async def only_child_but(pid: int, known: int) -> int:
     raise AssertionError("no spare was forked")
 
 
-async def test_a_spare_that_was_killed_is_not_used(root: Path, nursery: trio.Nursery) -> None:
+async def test_a_spare_that_was_killed_is_not_used(short_path: Path, nursery: trio.Nursery) -> None:
     control = space(spares=1)
     await nursery.start(control.run)
-    first = await launch(control, root, "silent")
+    first = await launch(control, short_path, "silent")
     assert control.nanny_pid is not None
     spare = await only_child_but(control.nanny_pid, first.pid)
 
     os.kill(spare, signal.SIGKILL)
     await gone(spare, within_s=5)
-    worker = await launch(control, root, "leaves")
+    worker = await launch(control, short_path, "leaves")
 
     assert worker.pid != spare
     with trio.fail_after(10):
         assert await worker.wait() == 5
 
 
-async def test_a_name_that_is_not_utf8_reaches_the_worker(root: Path, nursery: trio.Nursery) -> None:
+async def test_a_name_that_is_not_utf8_reaches_the_worker(short_path: Path, nursery: trio.Nursery) -> None:
     odd = os.fsdecode(b"odd-\xff")
-    (root / odd).mkdir()
+    (short_path / odd).mkdir()
     variable = {**environment(), "ODD": odd}
     control = ControlSpace(state_id=STATE, environment=variable, entry=ENTRY, spares=0)
     await nursery.start(control.run)
 
-    worker = await control.launch(document(root), {})
+    worker = await control.launch(document(short_path), {})
 
     with trio.fail_after(10):
         assert await worker.wait() == 5
 
 
-async def test_an_environment_larger_than_a_socket_buffer_is_handed_over(root: Path, nursery: trio.Nursery) -> None:
+async def test_an_environment_larger_than_a_socket_buffer_is_handed_over(
+    short_path: Path, nursery: trio.Nursery
+) -> None:
     variable = {**environment(), **{f"LARGE_{n}": "x" * 100_000 for n in range(5)}}
     control = ControlSpace(state_id=STATE, environment=variable, entry=ENTRY, spares=1)
     await nursery.start(control.run)
 
     with trio.fail_after(20):
-        assert await (await control.launch(document(root), {})).wait() == 5
+        assert await (await control.launch(document(short_path), {})).wait() == 5
 
 
-async def test_a_document_over_the_limit_is_refused_before_the_launch(root: Path, nursery: trio.Nursery) -> None:
+async def test_a_document_over_the_limit_is_refused_before_the_launch(short_path: Path, nursery: trio.Nursery) -> None:
     control = space()
     await nursery.start(control.run)
 
     with pytest.raises(WorkerFailed, match="the limit is 65536"):
-        await control.launch(document(root, marker="x" * 70_000), {})
+        await control.launch(document(short_path, marker="x" * 70_000), {})
 
 
 async def test_a_fork_server_that_cannot_import_its_worker_fails_every_launch(
-    root: Path, nursery: trio.Nursery
+    short_path: Path, nursery: trio.Nursery
 ) -> None:
     control = space(entry="no_such_module:main")
     await nursery.start(control.run)
 
     for _ in range(2):
         with pytest.raises(WorkerFailed, match="fork server is gone"):
-            await launch(control, root, "leaves")
+            await launch(control, short_path, "leaves")
 
 
 async def test_a_frozen_fork_server_is_killed_and_replaced(
-    root: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = space()
     await nursery.start(control.run)
-    worker = await launch(control, root, "silent")
+    worker = await launch(control, short_path, "silent")
     frozen = control.nanny_pid
     assert frozen is not None
 
     os.kill(frozen, signal.SIGSTOP)
     monkeypatch.setattr("peen.space.nannylink.ANSWER_S", 0.3)
     with pytest.raises(WorkerFailed, match="did not answer"):
-        await launch(control, root, "leaves")
+        await launch(control, short_path, "leaves")
     monkeypatch.undo()
 
     with trio.fail_after(10):
         assert await worker.wait() == -signal.SIGKILL
-        assert await (await launch(control, root, "leaves")).wait() == 5
+        assert await (await launch(control, short_path, "leaves")).wait() == 5
     assert control.nanny_pid != frozen
 
 
 async def test_a_worker_that_a_frozen_fork_server_does_not_end_is_ended_all_the_same(
-    root: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = space()
     await nursery.start(control.run)
-    worker = await launch(control, root, "silent")
+    worker = await launch(control, short_path, "silent")
     assert control.nanny_pid is not None
 
     os.kill(control.nanny_pid, signal.SIGSTOP)
@@ -216,11 +219,11 @@ async def test_a_worker_that_a_frozen_fork_server_does_not_end_is_ended_all_the_
     assert read_stat(worker.pid) is None or read_stat(worker.pid).state == "Z"  # type: ignore[union-attr]
 
 
-async def test_ending_the_space_ends_every_process(root: Path) -> None:
+async def test_ending_the_space_ends_every_process(short_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         control = space(spares=1)
         await nursery.start(control.run)
-        worker = await launch(control, root, "silent")
+        worker = await launch(control, short_path, "silent")
         nanny = control.nanny_pid
         assert nanny is not None
         below = descendants([nanny], all_stats())
@@ -230,27 +233,27 @@ async def test_ending_the_space_ends_every_process(root: Path) -> None:
     assert [read_stat(pid) for pid in (nanny, *below)] == [None] * (1 + len(below))
 
 
-async def test_the_fork_server_ignores_the_terminal(root: Path, nursery: trio.Nursery) -> None:
+async def test_the_fork_server_ignores_the_terminal(short_path: Path, nursery: trio.Nursery) -> None:
     control = space()
     await nursery.start(control.run)
-    await launch(control, root, "silent")
+    await launch(control, short_path, "silent")
     assert control.nanny_pid is not None
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(control.nanny_pid, number)
-    worker = await launch(control, root, "leaves")
+    worker = await launch(control, short_path, "leaves")
 
     with trio.fail_after(10):
         assert await worker.wait() == 5
     assert os.getsid(control.nanny_pid) == control.nanny_pid
 
 
-async def test_no_descriptor_is_left_behind(root: Path) -> None:
+async def test_no_descriptor_is_left_behind(short_path: Path) -> None:
     async def once() -> None:
         async with trio.open_nursery() as nursery:
             control = space()
             await nursery.start(control.run)
-            await (await launch(control, root, "leaves")).wait()
+            await (await launch(control, short_path, "leaves")).wait()
             nursery.cancel_scope.cancel()
 
     await once()

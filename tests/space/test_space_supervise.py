@@ -23,8 +23,8 @@ from peen.wire.worker import Hello, Result, decode_from_controller, encode
 from peen.worker.framing import HEADER, FrameStream
 
 
-async def test_a_worker_is_started_once_and_used_by_all(root: Path) -> None:
-    async with running(root) as world:
+async def test_a_worker_is_started_once_and_used_by_all(short_path: Path) -> None:
+    async with running(short_path) as world:
         links = []
 
         async def use() -> None:
@@ -38,8 +38,8 @@ async def test_a_worker_is_started_once_and_used_by_all(root: Path) -> None:
         assert list(world.store.rows.values()) == [["requested", "starting", "ready"]]
 
 
-async def test_a_stopped_worker_is_recorded_and_leaves_no_socket(root: Path) -> None:
-    async with running(root) as world:
+async def test_a_stopped_worker_is_recorded_and_leaves_no_socket(short_path: Path) -> None:
+    async with running(short_path) as world:
         await world.supervisor.ensure(world.place)
 
         await world.supervisor.stop(world.place.session_id, "idle")
@@ -47,12 +47,12 @@ async def test_a_stopped_worker_is_recorded_and_leaves_no_socket(root: Path) -> 
         assert list(world.store.rows.values()) == [["requested", "starting", "ready", "stopping", "stopped", "idle"]]
         assert list(world.store.exit_codes.values()) == [0]
         assert read_stat(world.store.processes[0][0]) is None
-        assert list((root / "s").iterdir()) == []
+        assert list((short_path / "s").iterdir()) == []
         assert world.lost == []
 
 
-async def test_after_a_stop_the_next_message_starts_a_new_generation(root: Path) -> None:
-    async with running(root) as world:
+async def test_after_a_stop_the_next_message_starts_a_new_generation(short_path: Path) -> None:
+    async with running(short_path) as world:
         first = await world.supervisor.ensure(world.place)
         await world.supervisor.stop(world.place.session_id, "idle")
 
@@ -62,29 +62,29 @@ async def test_after_a_stop_the_next_message_starts_a_new_generation(root: Path)
         assert len(world.store.rows) == 2
 
 
-async def test_another_place_replaces_the_worker(root: Path) -> None:
-    (root / "other").mkdir()
-    async with running(root) as world:
+async def test_another_place_replaces_the_worker(short_path: Path) -> None:
+    (short_path / "other").mkdir()
+    async with running(short_path) as world:
         await world.supervisor.ensure(world.place)
 
-        link = await world.supervisor.ensure(replace(world.place, workspace=str(root / "other")))
+        link = await world.supervisor.ensure(replace(world.place, workspace=str(short_path / "other")))
 
-        assert json.loads(await ask(link, "place"))[0] == str(root / "other")
+        assert json.loads(await ask(link, "place"))[0] == str(short_path / "other")
         first, second = world.store.rows.values()
         assert first[-2] == "stopped"
         assert second[-1] == "ready"
 
 
-async def test_a_space_that_is_not_offered_is_refused(root: Path) -> None:
-    async with running(root) as world:
+async def test_a_space_that_is_not_offered_is_refused(short_path: Path) -> None:
+    async with running(short_path) as world:
         with pytest.raises(AgentSpaceNotAllowed, match="docker:x"):
             await world.supervisor.ensure(replace(world.place, agent_space="docker:x"))
 
         assert world.store.rows == {}
 
 
-async def test_a_worker_that_exits_before_it_is_ready_fails_with_its_code(root: Path) -> None:
-    async with running(root, behaviour="leaves") as world:
+async def test_a_worker_that_exits_before_it_is_ready_fails_with_its_code(short_path: Path) -> None:
+    async with running(short_path, behaviour="leaves") as world:
         with pytest.raises(WorkerFailed, match="exited with code 5 before it was ready"):
             await world.supervisor.ensure(world.place)
 
@@ -92,14 +92,14 @@ async def test_a_worker_that_exits_before_it_is_ready_fails_with_its_code(root: 
         assert list(world.store.exit_codes.values()) == [5]
 
 
-async def test_a_workspace_that_is_gone_fails_the_start(root: Path) -> None:
-    async with running(root) as world:
+async def test_a_workspace_that_is_gone_fails_the_start(short_path: Path) -> None:
+    async with running(short_path) as world:
         with pytest.raises(WorkerFailed, match="exited with code 71"):
-            await world.supervisor.ensure(replace(world.place, workspace=str(root / "missing")))
+            await world.supervisor.ensure(replace(world.place, workspace=str(short_path / "missing")))
 
 
-async def test_a_worker_that_never_gets_ready_is_given_up_and_killed(root: Path) -> None:
-    async with running(root, behaviour="silent", limits=replace(QUICK, ready_s=0.5)) as world:
+async def test_a_worker_that_never_gets_ready_is_given_up_and_killed(short_path: Path) -> None:
+    async with running(short_path, behaviour="silent", limits=replace(QUICK, ready_s=0.5)) as world:
         with pytest.raises(WorkerFailed, match=r"not ready within 0\.5 s"):
             await world.supervisor.ensure(world.place)
 
@@ -107,9 +107,9 @@ async def test_a_worker_that_never_gets_ready_is_given_up_and_killed(root: Path)
         assert list(world.store.exit_codes.values()) == [-signal.SIGKILL]
 
 
-async def test_a_stubborn_worker_is_killed_when_its_time_is_over(root: Path) -> None:
+async def test_a_stubborn_worker_is_killed_when_its_time_is_over(short_path: Path) -> None:
     limits = replace(QUICK, shutdown_s=0.2, term_s=0.2)
-    async with running(root, behaviour="stubborn", limits=limits) as world:
+    async with running(short_path, behaviour="stubborn", limits=limits) as world:
         await world.supervisor.ensure(world.place)
 
         await world.supervisor.stop(world.place.session_id, "idle")
@@ -118,8 +118,8 @@ async def test_a_stubborn_worker_is_killed_when_its_time_is_over(root: Path) -> 
         assert list(world.store.exit_codes.values()) == [-signal.SIGKILL]
 
 
-async def test_a_killed_worker_is_told_as_lost_once_it_and_its_orphans_are_gone(root: Path) -> None:
-    async with running(root) as world:
+async def test_a_killed_worker_is_told_as_lost_once_it_and_its_orphans_are_gone(short_path: Path) -> None:
+    async with running(short_path) as world:
         link = await world.supervisor.ensure(world.place)
         orphans = [int(await ask(link, verb)) for verb in ("orphan", "orphan bare", "orphan")]
         alive_at_loss: list[bool] = []
@@ -139,8 +139,8 @@ async def test_a_killed_worker_is_told_as_lost_once_it_and_its_orphans_are_gone(
         assert next(iter(world.store.rows.values()))[-2:] == ["failed", "the worker was ended by signal 9"]
 
 
-async def test_a_frozen_worker_is_declared_lost_and_killed(root: Path) -> None:
-    async with running(root, limits=replace(QUICK, beat_s=1)) as world:
+async def test_a_frozen_worker_is_declared_lost_and_killed(short_path: Path) -> None:
+    async with running(short_path, limits=replace(QUICK, beat_s=1)) as world:
         link = await world.supervisor.ensure(world.place)
         orphan = int(await ask(link, "orphan"))
         pid = world.store.processes[0][0]
@@ -155,16 +155,16 @@ async def test_a_frozen_worker_is_declared_lost_and_killed(root: Path) -> None:
         assert (await world.supervisor.ensure(world.place)) is not link
 
 
-async def test_a_worker_whose_loop_stands_still_is_lost_too(root: Path) -> None:
-    async with running(root, limits=replace(QUICK, beat_s=1)) as world:
+async def test_a_worker_whose_loop_stands_still_is_lost_too(short_path: Path) -> None:
+    async with running(short_path, limits=replace(QUICK, beat_s=1)) as world:
         link = await world.supervisor.ensure(world.place)
 
         with pytest.raises(LinkLost, match="no sign of life"):
             await ask(link, "freeze")
 
 
-async def test_a_worker_that_beats_is_left_alone(root: Path) -> None:
-    async with running(root, limits=replace(QUICK, beat_s=1.5)) as world:
+async def test_a_worker_that_beats_is_left_alone(short_path: Path) -> None:
+    async with running(short_path, limits=replace(QUICK, beat_s=1.5)) as world:
         link = await world.supervisor.ensure(world.place)
 
         with trio.move_on_after(3.2):  # more than two limits; beats come every 0.2 s
@@ -173,8 +173,8 @@ async def test_a_worker_that_beats_is_left_alone(root: Path) -> None:
         assert not link.closed.is_set()
 
 
-async def test_calls_of_a_worker_come_in_order_and_are_answered(root: Path) -> None:
-    async with running(root) as world:
+async def test_calls_of_a_worker_come_in_order_and_are_answered(short_path: Path) -> None:
+    async with running(short_path) as world:
         link = await world.supervisor.ensure(world.place)
 
         assert await ask(link, "pages 200") == "200"
@@ -182,20 +182,20 @@ async def test_calls_of_a_worker_come_in_order_and_are_answered(root: Path) -> N
         assert [json.loads(call)["afterSequence"] for call in world.calls] == list(range(200))
 
 
-async def test_an_error_of_the_worker_arrives_as_its_class(root: Path) -> None:
-    async with running(root) as world:
+async def test_an_error_of_the_worker_arrives_as_its_class(short_path: Path) -> None:
+    async with running(short_path) as world:
         link = await world.supervisor.ensure(world.place)
 
         with pytest.raises(NotFound, match="nothing is called dance"):
             await ask(link, "dance")
 
 
-async def test_a_row_that_cannot_be_written_starts_no_worker(root: Path) -> None:
+async def test_a_row_that_cannot_be_written_starts_no_worker(short_path: Path) -> None:
     class Full(MemoryGenerations):
         async def create(self, *_: object) -> None:
             raise StorageFull("peen.db", "the disk is full")
 
-    async with running(root) as world:
+    async with running(short_path) as world:
         world.store.__class__ = Full
 
         with pytest.raises(WorkerFailed, match=r"peen\.db: the disk is full"):
@@ -204,14 +204,14 @@ async def test_a_row_that_cannot_be_written_starts_no_worker(root: Path) -> None
         assert world.space.nanny_pid is None  # nothing was launched
 
 
-async def test_stop_all_goes_on_when_one_stop_cannot_be_recorded(root: Path) -> None:
+async def test_stop_all_goes_on_when_one_stop_cannot_be_recorded(short_path: Path) -> None:
     class Full(MemoryGenerations):
         async def stopping(self, generation_id: str, /) -> None:
             if generation_id == next(iter(self.rows)):
                 raise StorageFull("peen.db", "the disk is full")
             await super().stopping(generation_id)
 
-    async with running(root) as world:
+    async with running(short_path) as world:
         world.store.__class__ = Full
         await world.supervisor.ensure(world.place)
         await world.supervisor.ensure(replace(world.place, session_id="another"))
@@ -226,8 +226,8 @@ async def test_stop_all_goes_on_when_one_stop_cannot_be_recorded(root: Path) -> 
             await world.supervisor.ensure(world.place)
 
 
-async def test_a_lost_fork_server_takes_its_workers_and_their_commands_with_it(root: Path) -> None:
-    async with running(root) as world:
+async def test_a_lost_fork_server_takes_its_workers_and_their_commands_with_it(short_path: Path) -> None:
+    async with running(short_path) as world:
         link = await world.supervisor.ensure(world.place)
         orphans = [int(await ask(link, "orphan")), int(await ask(link, "orphan bare"))]
         pid = world.store.processes[0][0]
@@ -245,8 +245,8 @@ async def test_a_lost_fork_server_takes_its_workers_and_their_commands_with_it(r
         assert world.space.nanny_pid not in (None, nanny)
 
 
-async def test_when_the_controller_is_killed_nothing_stays_alive(root: Path) -> None:
-    with start_controller(root) as controller:
+async def test_when_the_controller_is_killed_nothing_stays_alive(short_path: Path) -> None:
+    with start_controller(short_path) as controller:
         assert controller.stdout is not None
         pids = json.loads(await trio.to_thread.run_sync(controller.stdout.readline))
         assert len(pids) == 5  # fork server, spare, worker, two commands
@@ -259,8 +259,8 @@ async def test_when_the_controller_is_killed_nothing_stays_alive(root: Path) -> 
                 await gone(pid, within_s=5)
 
 
-async def test_what_is_left_when_controller_and_fork_server_are_killed_ends_too(root: Path) -> None:
-    with start_controller(root) as controller:
+async def test_what_is_left_when_controller_and_fork_server_are_killed_ends_too(short_path: Path) -> None:
+    with start_controller(short_path) as controller:
         assert controller.stdout is not None
         pids = json.loads(await trio.to_thread.run_sync(controller.stdout.readline))
 
@@ -272,15 +272,15 @@ async def test_what_is_left_when_controller_and_fork_server_are_killed_ends_too(
             await gone(pid, within_s=5)
 
 
-def start_controller(root: Path) -> subprocess.Popen[bytes]:
+def start_controller(short_path: Path) -> subprocess.Popen[bytes]:
     program = Path(__file__).with_name("space_controller.py")
     environment = {**os.environ, "PYTHONPATH": str(Path(peen.__file__).parent.parent)}
-    return subprocess.Popen([sys.executable, str(program), str(root)], env=environment, stdout=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, str(program), str(short_path)], env=environment, stdout=subprocess.PIPE)
 
 
-async def test_secrets_stay_where_they_belong(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secrets_stay_where_they_belong(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEEN_API_TOKEN", "token-of-the-api")
-    async with running(root) as world:
+    async with running(short_path) as world:
         link = await world.supervisor.ensure(world.place)
         pid = world.store.processes[0][0]
         names = json.loads(await ask(link, "environ"))
@@ -299,8 +299,8 @@ def shown_by_proc(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-async def test_a_worker_starts_in_its_workspace_with_nothing_but_what_it_needs(root: Path) -> None:
-    async with running(root, spares=1) as world:
+async def test_a_worker_starts_in_its_workspace_with_nothing_but_what_it_needs(short_path: Path) -> None:
+    async with running(short_path, spares=1) as world:
         link = await world.supervisor.ensure(world.place)
 
         directory, leads_session, fds = json.loads(await ask(link, "place"))
@@ -341,10 +341,10 @@ def framed(payload: bytes) -> bytes:
     return HEADER.pack(len(payload)) + payload
 
 
-async def test_a_stranger_is_refused_and_the_worker_goes_on(root: Path) -> None:
-    async with running(root) as world:
+async def test_a_stranger_is_refused_and_the_worker_goes_on(short_path: Path) -> None:
+    async with running(short_path) as world:
         link = await world.supervisor.ensure(world.place)
-        path = root / "s" / world.place.session_id / "worker.sock"
+        path = short_path / "s" / world.place.session_id / "worker.sock"
         generation = next(iter(world.store.rows))
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
@@ -362,10 +362,10 @@ async def test_a_stranger_is_refused_and_the_worker_goes_on(root: Path) -> None:
         assert await ask(link, "say still here") == "said"
 
 
-async def test_who_says_nothing_is_refused_after_the_limit(root: Path) -> None:
-    async with running(root, limits=replace(QUICK, hello_s=0.2)) as world:
+async def test_who_says_nothing_is_refused_after_the_limit(short_path: Path) -> None:
+    async with running(short_path, limits=replace(QUICK, hello_s=0.2)) as world:
         await world.supervisor.ensure(world.place)
-        path = root / "s" / world.place.session_id / "worker.sock"
+        path = short_path / "s" / world.place.session_id / "worker.sock"
 
         refusal = await answer_to(path, HEADER.pack(10) + b"half")
 
@@ -376,8 +376,8 @@ async def test_who_says_nothing_is_refused_after_the_limit(root: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 @pytest.mark.parametrize("opened", [False, True], ids=["modes as they are", "modes opened wide"])
-async def test_another_user_cannot_connect(root: Path, opened: bool) -> None:
-    async with running(root) as world:
+async def test_another_user_cannot_connect(short_path: Path, opened: bool) -> None:
+    async with running(short_path) as world:
         await world.supervisor.ensure(world.place)
         path = world.root / "s" / world.place.session_id / "worker.sock"
         if opened:
@@ -402,9 +402,9 @@ def connect_as_nobody(path: Path) -> str:
     return done.stdout.strip()
 
 
-async def test_a_stale_socket_file_is_replaced(root: Path) -> None:
-    async with running(root) as world:
-        directory = root / "s" / world.place.session_id
+async def test_a_stale_socket_file_is_replaced(short_path: Path) -> None:
+    async with running(short_path) as world:
+        directory = short_path / "s" / world.place.session_id
         directory.mkdir(parents=True)
         with socket.socket(socket.AF_UNIX) as stale:
             stale.bind(str(directory / "worker.sock"))
@@ -414,10 +414,10 @@ async def test_a_stale_socket_file_is_replaced(root: Path) -> None:
         assert await ask(link, "say hello") == "said"
 
 
-async def test_a_socket_directory_that_is_a_link_elsewhere_is_refused(root: Path) -> None:
-    (root / "s").mkdir()
-    async with running(root) as world:
-        (root / "s" / world.place.session_id).symlink_to("/tmp")
+async def test_a_socket_directory_that_is_a_link_elsewhere_is_refused(short_path: Path) -> None:
+    (short_path / "s").mkdir()
+    async with running(short_path) as world:
+        (short_path / "s" / world.place.session_id).symlink_to("/tmp")
 
         with pytest.raises(WorkerFailed, match="is not a directory of this user"):
             await world.supervisor.ensure(world.place)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -82,11 +84,62 @@ def test_two_contents_at_one_revision_are_refused_and_nothing_of_them_is_applied
     assert ledger.sha256_of("/f") == OLD
 
 
+def test_what_was_removed_is_unknown_until_it_is_seen_again() -> None:
+    ledger = Ledger()
+    ledger.saw_content("/f", OLD)
+    ledger.saw_paths(["/g"])
+
+    ledger.removed(["/f", "/g", "/never-known"])
+    assert [ledger.knows(path) for path in ("/f", "/g")] == [False, False]
+    assert [seen.path for seen in ledger.delta().observations if seen.gone] == ["/f", "/g"]
+
+    ledger.saw_paths(["/f"])
+    assert (ledger.knows("/f"), ledger.sha256_of("/f")) == (True, None)
+
+
+def test_a_move_takes_along_what_is_known_below_and_nothing_beside() -> None:
+    ledger = Ledger()
+    ledger.saw_content("/d/f", OLD)
+    ledger.saw_paths(["/d", "/d/sub", "/dd"])
+    ledger.saw_content("/e/leftover", NEW)
+
+    ledger.moved("/d", "/e")
+
+    assert ledger.at_or_below("/d") == []
+    assert ledger.at_or_below("/e") == ["/e", "/e/f", "/e/sub"]
+    assert (ledger.sha256_of("/e/f"), ledger.knows("/dd")) == (OLD, True)
+
+
+def test_a_removal_counts_in_whatever_order_calls_are_put_together() -> None:
+    """An older observation that comes late does not bring back what was removed after it."""
+    ledger = Ledger()
+    calls = [ledger.for_call() for _ in range(4)]
+    calls[0].saw_content("/f", OLD)
+    calls[1].removed(["/f"])
+    calls[2].saw_paths(["/f"])
+    calls[3].saw_content("/g", NEW)
+
+    for order in itertools.permutations(range(4)):
+        rebuilt = Ledger()
+        for at in order:
+            rebuilt.apply(calls[at].delta())
+        assert rebuilt.snapshot() == ledger.snapshot()
+        assert (rebuilt.knows("/f"), rebuilt.sha256_of("/f")) == (True, None)
+
+
+def test_a_ledger_saved_before_removals_were_known_is_still_read() -> None:
+    saved = msgspec.json.decode(b'{"observations":[["/f",null,3]]}', type=LedgerDelta)
+
+    assert Ledger.restore(saved).knows("/f")
+
+
 OBSERVATIONS = st.builds(
-    lambda path, revision, hashed: Observation(path, f"{revision:064x}" if hashed else None, revision),
+    lambda path, revision, kind: Observation(
+        path, f"{revision:064x}" if kind == "content" else None, revision, kind == "gone"
+    ),
     st.sampled_from(["/a", "/b", "/c"]),
     st.integers(min_value=1, max_value=6),
-    st.booleans(),
+    st.sampled_from(["content", "existence", "gone"]),
 )
 
 
@@ -101,3 +154,4 @@ def test_merging_does_not_depend_on_order_or_repetition(seen: list[Observation],
         piecewise.apply(LedgerDelta((observation,)))
 
     assert piecewise.snapshot() == whole.snapshot()
+    assert Ledger.restore(whole.snapshot()).snapshot() == whole.snapshot()

@@ -185,3 +185,67 @@ async def test_a_result_that_is_too_large_is_cut_and_still_json(echo: World) -> 
     assert result["beginning"].startswith('{"text":"')
     assert result["omittedBytes"] > 500
     assert [entry["log_level"] for entry in logs] == ["warning"]
+
+
+async def fill(world: World) -> None:
+    """More of everything than a small window can take."""
+    for number in range(100):
+        world.file(f"many/file-{number:03}.txt", b'needle and some more text of a line, "quoted"\n' * 100)
+
+
+CALLS: dict[str, dict[str, object]] = {
+    "readFile": {"path": "many/file-000.txt"},
+    "searchText": {"pattern": "needle"},
+    "listFiles": {"recursive": True},
+    "runCommand": {"command": "cat many/*; cat many/* >&2", "purpose": "a test"},
+}
+
+
+@pytest.mark.parametrize("tool", CALLS)
+async def test_a_result_takes_a_quarter_of_the_prompt_budget_at_most(tmp_path: Path, tool: str) -> None:
+    world = World(tmp_path, prompt_budget_tokens=1000)
+    await fill(world)
+
+    with capture_logs() as logs:
+        outcome = await world.call(tool, **CALLS[tool])
+
+    result = msgspec.json.decode(outcome.content)
+    assert not outcome.is_error
+    assert 500 < len(outcome.content.encode()) <= 1000
+    # The tool itself kept to it, and says that there is more.
+    assert logs == []
+    if tool == "runCommand":
+        assert result["stdoutOmittedBytes"] > 0
+        assert result["stderrOmittedBytes"] > 0
+    else:
+        assert result["truncated"] is True
+
+
+@pytest.mark.parametrize("tool", CALLS)
+@pytest.mark.parametrize("budget", [-5000, 0, 256, 400, 600])
+async def test_next_to_no_budget_still_gives_valid_json(tmp_path: Path, tool: str, budget: int) -> None:
+    world = World(tmp_path, prompt_budget_tokens=budget)
+    await fill(world)
+
+    outcome = await world.call(tool, **CALLS[tool])
+
+    assert not outcome.is_error
+    assert isinstance(msgspec.json.decode(outcome.content), dict)
+    assert len(outcome.content.encode()) <= max(budget, 64)
+
+
+@pytest.mark.parametrize("budget", [0, 256, 1000])
+async def test_an_error_keeps_to_the_prompt_budget(tmp_path: Path, budget: int) -> None:
+    world = World(tmp_path, prompt_budget_tokens=budget)
+
+    text = await world.refused("readFile", path="é" * 2000)
+
+    assert text.startswith(("validation failed: ", "not found: "))
+    assert len(text.encode()) <= max(budget, 64)
+
+
+@pytest.mark.parametrize(("budget", "limit"), [(None, 32_768), (1_000_000, 32_768), (40_000, 40_000), (1000, 1000)])
+def test_a_result_is_bounded_by_its_own_limit_or_by_the_window(tmp_path: Path, budget: int | None, limit: int) -> None:
+    world = World(tmp_path, prompt_budget_tokens=budget)
+
+    assert world.context.max_result_bytes == min(limit, 32_768)

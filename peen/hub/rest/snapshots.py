@@ -28,8 +28,7 @@ def add_snapshots(router: Router) -> None:
 
 
 def get_context_snapshot(api: Api, request: ApiRequest) -> ApiResponse:
-    digest = path_sha256(request, "contextHash")
-    row = _used(api, request, "context", digest)
+    row, digest = _used(api, request, "context")
     return json_response(
         ContextSnapshot(
             hash=digest.hex(),
@@ -41,17 +40,18 @@ def get_context_snapshot(api: Api, request: ApiRequest) -> ApiResponse:
 
 
 def get_prompt_snapshot(api: Api, request: ApiRequest) -> ApiResponse:
-    digest = path_sha256(request, "promptHash")
-    row = _used(api, request, "prompt", digest)
+    row, digest = _used(api, request, "prompt")
     return json_response(
         PromptSnapshot(hash=digest.hex(), effective_prompt=row.content, created_at=rfc3339(row.created_at_ms))
     )
 
 
-def _used(api: Api, request: ApiRequest, kind: Kind, digest: bytes) -> SnapshotRow:
-    check_query(request)
+def _used(api: Api, request: ApiRequest, kind: Kind) -> tuple[SnapshotRow, bytes]:
+    """The snapshot that the path names, and its hash."""
     session = api.session(request.session)
+    check_query(request)
+    digest = path_sha256(request, f"{kind}Hash")
     row = snapshots.read(api.database.reader, session.no, kind, digest)
     if row is None:
         raise NotFound(f"this session has no {kind} snapshot with this hash")
-    return row
+    return row, digest

@@ -1,7 +1,7 @@
 """Content-addressed storage: what a growing value says twice is stored once, and a step costs what it appended.
 
-`text`, `runs`, `encoder` and `decode` are pure; `codec` compresses; `rows` holds the SQL. A packed text is JSON in which
-some strings are references:
+`text`, `runs`, `encoder` and `decode` are pure; `codec` compresses; `rows` holds the SQL. A packed text is JSON in
+which some strings are references:
 
     "~s<hash>"   a string of 512 bytes or more: the blob holds what stood between its quotes
     "~r<hash>"   in an array, a run of elements: the blob holds them, joined by commas, themselves packed

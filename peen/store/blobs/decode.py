@@ -25,6 +25,7 @@ _HEAD: Final = re.compile(
     % (STRING, STRING),
     re.DOTALL,
 )
+_REFERENCE_BYTES: Final = 47
 _unquoted: Final = msgspec.json.Decoder(str).decode
 
 
@@ -42,7 +43,10 @@ def unpack(value: bytes, fetch: Fetch, *, max_bytes: int = MAX_VALUE_BYTES) -> b
     Raises: BlobMissing with every blob that is missing as far as could be seen (there may be more below them);
     BlobDamaged if a blob or the value is not what was saved, or if it stands for more than `max_bytes`.
     """
-    return _expanded(value, fetch, max_bytes)
+    expansion = _Expansion(fetch, max_bytes)
+    text = expansion.of(value)
+    expansion.end()
+    return text
 
 
 def decode(saved_chain: Sequence[bytes], fetch: Fetch, *, max_bytes: int = MAX_VALUE_BYTES) -> bytes:
@@ -102,31 +106,106 @@ def _read(chain: Sequence[bytes], fetch: Fetch, max_bytes: int) -> tuple[bytes, 
     """The text before the list, between its brackets, and behind it."""
     if not 0 < len(chain) <= CHAIN:
         raise BlobDamaged(f"a value is read from 1 to {CHAIN} saved ones, not {len(chain)}")
-    before = after = b""
-    check, lists = 0, []
+    before = after = check = b""
+    lists = []
     for depth, value in enumerate(chain):
         head = _head(value)
         if int(head["depth"]) != depth:
-            raise BlobDamaged(f"saved value {depth} since the root says that it is number {int(head['depth'])}")
-        before = before if head["before"] == b"0" else _unquote(head["before"])
-        after = after if head["after"] == b"0" else _unquote(head["after"])
-        check = int(head["check"], 16)
+            raise BlobDamaged(f"number {depth} of the saved values says that it is number {int(head['depth'])}")
+        before = before if head["before"] == b"0" else _unquoted_text(head["before"])
+        after = after if head["after"] == b"0" else _unquoted_text(head["after"])
+        check = head["check"]
         lists.append(value[head.end() : -1])
-    inside = b",".join(filter(None, lists))
-    # One text: what is missing on either side is then named at once.
-    whole = _expanded(b'%b"~~|"%b"~~|"%b' % (before, inside, after), fetch, max_bytes)
-    raise NotImplementedError(whole, check)
+    expansion = _Expansion(fetch, max_bytes)
+    inside = expansion.of(b",".join(filter(None, lists)))
+    before, after = expansion.of(before), expansion.of(after)
+    expansion.end()
+    listed = crc32(b",", crc32(inside)) if inside else 0
+    if crc32(after, crc32(before, listed)) != int(check, 16):
+        raise BlobDamaged("the saved values do not belong together")
+    return before, inside, after
+
+
+class _Expansion:
+    """Packed texts on their way back to what they were."""
+
+    def __init__(self, fetch: Fetch, max_bytes: int) -> None:
+        self._fetch, self._max_bytes = fetch, max_bytes
+        self._left = max_bytes
+        self._missing: list[bytes] = []
+
+    def of(self, packed: bytes) -> bytes:
+        """The text that `packed` stands for. Where a blob is missing it has a gap, and `end` will raise."""
+        self._charge(len(packed))
+        pieces: list[bytes] = []
+        texts = [(packed, 0)]
+        while texts:
+            text, at = texts.pop()
+            for match in MARKED.finditer(text, at):
+                pieces.append(text[at : match.start()])
+                at = match.end()
+                if match[1] is None:
+                    _check_escaped(match)
+                    pieces.append(b'"~')
+                    continue
+                data = self._blob(hash_in(match[2]))
+                if match[1] == b"r":
+                    texts += ((text, at), (data, 0))
+                    break
+                pieces += (b'"', data, b'"')
+            else:
+                pieces.append(text[at:])
+        return b"".join(pieces)
+
+    def end(self) -> None:
+        """Raises: BlobMissing if a blob was."""
+        if self._missing:
+            raise BlobMissing(self._missing)
+
+    def _blob(self, digest: bytes) -> bytes:
+        try:
+            data = self._fetch(digest)
+        except (KeyError, BlobMissing):
+            self._missing.append(digest)
+            return b""
+        if hash_of(data) != digest:
+            raise BlobDamaged(f"the bytes of blob {digest.hex()} do not match their hash")
+        self._charge(len(data) + 2)
+        return data
+
+    def _charge(self, size: int) -> None:
+        # Also runs that stand for little take their share, so the work is bounded with the bytes.
+        self._left -= size + _REFERENCE_BYTES
+        if self._left < 0:
+            raise BlobDamaged(f"the value stands for more than {self._max_bytes} bytes")
+
+
+def _texts(value: bytes) -> Iterator[bytes]:
+    """The packed texts that a saved value consists of."""
+    if not value.startswith(b'["~l'):
+        yield value
+        return
+    head = _head(value)
+    for side in ("before", "after"):
+        if head[side] != b"0":
+            yield _unquoted_text(head[side])
+    yield value[head.end() :]
 
 
 def _head(value: bytes) -> re.Match[bytes]:
     head = _HEAD.match(value)
-    if head is None:
+    if head is None or not value.endswith(b"]"):
         raise BlobDamaged("not a saved value of a growing list")
     return head
 
 
-def _unquote(quoted: bytes) -> bytes:
+def _unquoted_text(quoted: bytes) -> bytes:
     try:
         return _unquoted(quoted).encode()
-    except (msgspec.DecodeError, UnicodeEncodeError) as exc:
+    except msgspec.DecodeError as exc:
         raise BlobDamaged(f"not a saved value of a growing list: {exc}") from exc
+
+
+def _check_escaped(match: re.Match[bytes]) -> None:
+    if match[3] is None:
+        raise BlobDamaged("a saved value holds a reference of an unknown kind")

@@ -60,7 +60,13 @@ class Encoder:
         self.known: Final[set[bytes]] = set() if known is None else known
         self._elements: list[bytes] = []
         self._before, self._after = _Piece(), _Piece()
-        self._start_over()
+        self._runs = Runs(self._keep_run)
+        self._new: dict[bytes, bytes] = {}  # kept since the last save
+        self._closed: dict[bytes, bytes] = {}  # runs closed since the last root: only a root names them
+        self._fresh: list[bytes] = []  # elements added since the last save, packed
+        self._fresh_bytes = 0
+        self._check = 0  # of every element and a comma behind it
+        self._depth = -1  # saves since the last root, -1: there is none
 
     @property
     def elements(self) -> Sequence[bytes]:
@@ -140,12 +146,9 @@ class Encoder:
     def _start_over(self) -> None:
         """An empty tree. What was kept and never saved goes with the old one."""
         self._runs = Runs(self._keep_run)
-        self._new: dict[bytes, bytes] = {}
-        self._closed: dict[bytes, bytes] = {}  # runs, which only a root names
-        self._fresh: list[bytes] = []
-        self._fresh_bytes = 0
-        self._check = 0  # of every element and a comma behind it
-        self._depth = -1  # no root yet
+        self._new, self._closed, self._fresh = {}, {}, []
+        self._fresh_bytes = self._check = 0
+        self._depth = -1
         self._before.forget()
         self._after.forget()
 

@@ -160,7 +160,8 @@ class _Edits:
         first = len(self._edits)
         while first and self._edits[first - 1][0] >= begins:
             first -= 1
-        pieces, at = [], begins
+        pieces: list[bytes] = []
+        at = begins
         for start, end, new in self._edits[first:]:
             pieces += (self._text[at:start], new)
             at = end

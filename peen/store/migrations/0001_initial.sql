@@ -253,3 +253,11 @@ CREATE TABLE notice (
     delivered_at_ms INTEGER
 ) STRICT;
 CREATE INDEX notice_pending ON notice (key) WHERE state = 'pending';
+
+-- The batch that a turn opened with, in its order: so that the same prompt can be built again.
+CREATE TABLE turn_opening_notice (
+    turn_no    INTEGER NOT NULL REFERENCES turn (no),
+    position   INTEGER NOT NULL,
+    notice_key INTEGER NOT NULL REFERENCES notice (key),
+    PRIMARY KEY (turn_no, position)
+) STRICT, WITHOUT ROWID;

@@ -15,6 +15,7 @@ from peen.ids import derived_id
 from peen.wire import events
 from peen.wire.client import MessageSend, encode_client_frame
 from peen.wire.feed import Completed, Failed, ack_frame, frame_bytes
+from peen.wire.notice import Notice
 from peen.wire.worker import SystemPrompt
 
 SESSION: Final = "5e55105e-0000-4000-8000-000000000001"
@@ -30,6 +31,16 @@ CALL: Final = "call_0_0"
 MODEL: Final = "scripted/demo"
 WORKSPACE: Final = "/home/ada/project"
 
+NOTICE: Final = Notice(
+    id=derived_id("notice", UUID(SESSION).bytes, 1),
+    type="ci.build.failed",
+    source="api",
+    summary="main is red: TestParse failed",
+    data=Raw(b'{"run":1234}'),
+    delivery="queue",
+    created_at="2026-01-01T00:00:00.000Z",
+)
+
 EVENTS: Final[dict[str, Struct]] = {
     "userMessage.created": events.UserMessageCreated(message=QUESTION),
     "userMessage.queued": events.UserMessageQueued(message="And how long is it?"),
@@ -41,6 +52,8 @@ EVENTS: Final[dict[str, Struct]] = {
     "tool.use": events.ToolUse(call_id=CALL, name="readFile", arguments=Raw(b'{"path":"hello.txt"}')),
     "tool.result": events.ToolResult(call_id=CALL, name="readFile", content=RESULT, is_error=False),
     "provider.retry": events.ProviderRetry(attempt=1, reason="rate_limited", status=429, delay_ms=250),
+    "notice.created": NOTICE,
+    "session.events": events.SessionEvents(notices=[NOTICE], dropped=0),
     "content_block_start": events.ContentBlockStart(
         type="content_block_start", index=0, content_block=events.TextBlock()
     ),

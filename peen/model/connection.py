@@ -1,0 +1,247 @@
+"""One HTTP/1.1 connection to a provider, and how it is made."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import struct
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, Self
+from urllib.parse import quote, unquote, urlsplit
+
+import h11
+import trio
+
+from peen.errors import ModelError
+from peen.model.transport import CONNECT_S, broken, no_connection, no_connection_in_time, origin, reason, unreachable
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+RECEIVE_BYTES: Final = 64 * 1024
+_PORTS: Final = {"http": 80, "https": 443}
+_LEFT_AS_IT_IS: Final = "/?%:@!$&'()*+,;=~"
+_BYTES_ACKED: Final = 120
+"""Where `struct tcp_info` has `tcpi_bytes_acked`, 8 bytes long; part of the kernel's ABI since Linux 4.1."""
+_TCP_INFO_BYTES: Final = 256
+
+
+class Target(NamedTuple):
+    """What one URL says. `place` is its origin, for messages; `basic` the Authorization from a name in the URL."""
+
+    encrypted: bool
+    host: str
+    port: int
+    netloc: str
+    path: str
+    place: str
+    basic: str | None
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Raises: ModelError if it is no http or https URL."""
+        place = origin(url)
+        try:
+            parts = urlsplit(url)
+            default = _PORTS[parts.scheme]
+            host, port = (parts.hostname or "").encode("idna").decode(), parts.port or default
+            if not host:
+                raise ValueError("no host")
+        except (KeyError, ValueError) as exc:
+            raise unreachable(place, "it is not an http or https URL") from exc
+        shown = f"[{host}]" if ":" in host else host
+        path = quote(parts.path or "/", safe=_LEFT_AS_IT_IS)
+        query = "?" + quote(parts.query, safe=_LEFT_AS_IT_IS) if parts.query else ""
+        basic = None
+        if parts.username or parts.password:
+            user, password = unquote(parts.username or ""), unquote(parts.password or "")
+            basic = "Basic " + b64encode(f"{user}:{password}".encode()).decode()
+        netloc = shown if port == default else f"{shown}:{port}"
+        return cls(parts.scheme == "https", host, port, netloc, path + query, place, basic)
+
+
+class Connection:
+    """Sends one request at a time and reads its answer.
+
+    Owns: the socket; whoever has the connection calls `close`, which never waits. After an error only that is left.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, tcp: trio.socket.SocketType, place: str) -> None:
+        """`stream` is what speaks over the socket `tcp`: the socket itself, or TLS."""
+        self._stream, self._tcp, self._place = stream, tcp, place
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._acked = 0
+        self._unsent = False
+        self._over = False  # the whole answer has been read
+        self._failed: h11.RemoteProtocolError | None = None
+
+    async def ask(self, request: h11.Request, body: bytes) -> h11.Response:
+        """The head of the answer. Raises: ModelError `transport`."""
+        self._acked = self._bytes_acked()
+        self._over = False
+        head = self._http.send(request) or b""
+        rest = (self._http.send(h11.Data(data=body)) or b"") if body else b""
+        end = self._http.send(h11.EndOfMessage()) or b""
+        try:
+            await self._stream.send_all(b"".join((head, rest, end)))
+        except trio.BrokenResourceError:
+            self._unsent = True  # a server may refuse before it has read everything: its answer may have come
+        while True:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as exc:
+                raise broken(self._place, _without_quotes(exc)) from exc
+            if event is h11.NEED_DATA:
+                await self._read("it was closed without an answer")
+            elif isinstance(event, h11.Response):
+                return event
+            elif not isinstance(event, h11.InformationalResponse):
+                raise broken(self._place, "what came is no answer")
+
+    async def receive(self) -> bytes:
+        """All of the body that has arrived, b"" at its end. Raises: ModelError `transport` when it breaks off."""
+        while not self._over:
+            if piece := self._arrived():
+                return piece
+            if not self._over:
+                await self._read("")
+        return b""
+
+    def is_reusable(self) -> bool:
+        """Whether the answer has been read, or has come, to its end, so that another request may follow. Then it may.
+
+        What had arrived and was not read is dropped.
+        """
+        http = self._http
+        try:
+            self._arrived()
+        except ModelError:
+            return False
+        if not self._over or self._unsent or http.their_state is not h11.DONE or http.our_state is not h11.DONE:
+            return False
+        if http.trailing_data[0]:
+            return False  # it would pass for the next answer
+        http.start_next_cycle()
+        return True
+
+    def has_ended(self) -> bool:
+        """For a connection that waits: whether the server has closed it, or says what nobody asked."""
+        poll = select.poll()
+        poll.register(self._tcp.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def was_closed_before(self) -> bool:
+        """Whether the request that failed cannot have been read.
+
+        The server's system acknowledged no byte of it, as when it had closed the connection while that was idle; a
+        server that has read a request has acknowledged it.
+        """
+        return self._acked > 0 and self._bytes_acked() == self._acked
+
+    def close(self) -> None:
+        """Close the socket at once, also under a task that waits for it."""
+        self._tcp.close()
+
+    def _arrived(self) -> bytes:
+        """The body's bytes that are here already. Raises: ModelError."""
+        if self._failed is not None:
+            raise broken(self._place, _without_quotes(self._failed)) from self._failed
+        pieces: list[bytes] = []
+        while not self._over:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as exc:
+                self._failed = exc
+                if pieces:
+                    break  # they were sound; the next call tells
+                raise broken(self._place, _without_quotes(exc)) from exc
+            if type(event) is h11.Data:
+                pieces.append(event.data)
+            elif event is h11.NEED_DATA:
+                break
+            else:
+                self._over = True
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    async def _read(self, at_end: str) -> None:
+        """Wait for more bytes; how long is the caller's business. `at_end` is why an end is an error now."""
+        try:
+            data = await self._stream.receive_some(RECEIVE_BYTES)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            raise broken(self._place, reason(exc)) from exc
+        if at_end and not data:
+            raise broken(self._place, at_end)
+        self._http.receive_data(bytes(data))
+
+    def _bytes_acked(self) -> int:
+        """Bytes that the peer's system has acknowledged so far, one for the opening included; 0 if unknown."""
+        info = self._tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        if len(info) < _BYTES_ACKED + 8:
+            return 0
+        acked: int = struct.unpack_from("=Q", info, _BYTES_ACKED)[0]
+        return acked
+
+
+async def connect(target: Target) -> Connection:
+    """A new connection, over every address of the host until one answers.
+
+    Raises: ModelError `transport`, or `timeout` after CONNECT_S.
+    """
+    with trio.move_on_after(CONNECT_S):
+        try:
+            return await _connect(target)
+        except (OSError, UnicodeError, trio.BrokenResourceError) as exc:
+            raise no_connection(target.place, exc) from exc
+    raise no_connection_in_time(target.place)
+
+
+async def _connect(target: Target) -> Connection:
+    tcp = await trio.open_tcp_stream(target.host, target.port)
+    if not target.encrypted:
+        return Connection(tcp, tcp.socket, target.place)
+    # Some servers close without saying so in TLS; the length of an answer stands in its HTTP.
+    stream = trio.SSLStream(tcp, tls_context(), server_hostname=target.host, https_compatible=True)
+    try:
+        await stream.do_handshake()
+    except BaseException:
+        tcp.socket.close()
+        raise
+    return Connection(stream, tcp.socket, target.place)
+
+
+_contexts: dict[tuple[str | None, ...], ssl.SSLContext] = {}
+
+
+def tls_context() -> ssl.SSLContext:
+    """The one TLS context of this process: the system's certificates, or those of SSL_CERT_FILE and SSL_CERT_DIR.
+
+    Reading them takes 40 ms. A process that is going to fork makes it before.
+    """
+    key = tuple(map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+    context = _contexts.get(key)
+    if context is None:
+        context = _contexts[key] = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def preload_tls() -> None:
+    """Make the context now. What is wrong with it is found again, and told, by whoever needs it."""
+    with suppress(OSError):
+        tls_context()
+
+
+def response_headers(response: h11.Response) -> Mapping[str, str]:
+    """By names in lower case; repeated ones are joined."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in response.headers:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _without_quotes(exc: h11.RemoteProtocolError) -> str:
+    """What was wrong, without the piece of the answer that h11 quotes: a server may repeat the key in it."""
+    return str(exc).partition(": bytearray(")[0]
