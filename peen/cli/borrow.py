@@ -143,9 +143,7 @@ class BorrowedTurn:
     def _connect(self, place: Endpoint) -> FrameSocket:
         assert self._session is not None
         limit_s = self._within_s(CALL_S)
-        return self._interrupts.during(
-            partial(FrameSocket, place, self._session.id, self._entropy, open_s=limit_s)
-        )
+        return self._interrupts.during(partial(FrameSocket, place, self._session.id, self._entropy, open_s=limit_s))
 
     def _listen(self, socket: FrameSocket) -> None:
         frames = self._interrupts.during(partial(socket.receive, self._within_s(TICK_S)))

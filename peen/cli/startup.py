@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from peen.cli.client import Client, Endpoint
+from peen.cli.client import CALL_S, Client, Endpoint
 from peen.cli.ends import NO_CONTROLLER, REFUSED, CommandEnds, printable
 from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy
@@ -32,12 +32,12 @@ def endpoint(settings: Settings, holder: LockInfo) -> Endpoint:
     return Endpoint(socket, holder.address, settings.api_token)
 
 
-def running_controller(settings: Settings, entropy: Entropy) -> Client:
-    """A client of the running controller. Raises: CommandEnds (exit 5) if there is none."""
+def running_controller(settings: Settings, entropy: Entropy, *, call_s: float = CALL_S) -> Client:
+    """A client of the running controller, each call within `call_s`. Raises: CommandEnds (exit 5) if there is none."""
     holder = read_lock(settings.state_dir)
     if holder is None:
         raise CommandEnds(f"no controller uses {settings.state_dir}; start one with: peen run", NO_CONTROLLER)
-    return Client(endpoint(settings, holder), entropy)
+    return Client(endpoint(settings, holder), entropy, call_s=call_s)
 
 
 def check_session_id(text: str) -> None:

@@ -69,6 +69,11 @@ class Models:
         """Every model that was found."""
         return tuple(self._infos.values())
 
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Upstreams that offered no models when they were asked, and why."""
+        return self._failures
+
     def resolve(self, qualified: str) -> tuple[Upstream, ModelInfo]:
         """The upstream and the model called `<upstream>/<model id>`.
 

@@ -110,7 +110,10 @@ class Model(Answer, frozen=True, kw_only=True):
 
 
 class ModelList(Answer, frozen=True, kw_only=True):
+    """`default` is the model of a session's messages that name none."""
+
     models: list[Model]
+    default: str
 
 
 # --- transcript -----------------------------------------------------------------------------------------------------

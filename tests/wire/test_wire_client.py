@@ -121,7 +121,7 @@ def test_limits_count_bytes_of_utf_8() -> None:
     )
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200), st.booleans())
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200).filter(str.strip), st.booleans())
 def test_every_allowed_message_fits_into_the_largest_frame(text: str, ascii_only: bool) -> None:
     size = len(text.encode())
     limits = ClientLimits(max_message_bytes=size, max_system_prompt_bytes=size)

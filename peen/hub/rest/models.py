@@ -25,7 +25,7 @@ def list_models(api: Api, request: ApiRequest) -> ApiResponse:
         )
         for model in api.models
     ]
-    return json_response(ModelList(models=models))
+    return json_response(ModelList(models=models, default=api.default_model))
 
 
 def _window(published: int | None, configured: int | None) -> int:

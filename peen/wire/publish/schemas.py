@@ -28,10 +28,16 @@ _PROVIDERS_IDS: Final = frozenset({"ToolCall", "ToolCallRecord", "ToolUseBlock"}
 """Structs whose `id` is the provider's own text."""
 
 _EXTRA: Final[dict[tuple[str, str], Schema]] = {
-    ("MessageData", "message"): {"minLength": 1},
+    ("MessageData", "message"): {"minLength": 1, "pattern": r"\S"},
     ("MessageData", "model"): {"minLength": 1},
-    ("SystemPrompt", "content"): {"minLength": 1},
+    ("SystemPrompt", "content"): {"minLength": 1, "pattern": r"\S"},
     ("OpenSession", "workspace"): {"pattern": r"^/[^\x00]*$"},
+    ("PostNotice", "type"): {
+        "pattern": r"^(?!(job|agent|turn)(\.|$))[a-z][a-z0-9]*(\.[a-z][a-z0-9]*){0,7}$",
+        "maxLength": 128,
+    },
+    ("PostNotice", "summary"): {"pattern": r"\S", "maxLength": 4096},
+    ("PostNotice", "data"): {"type": ["object", "null"]},
     ("ProtocolEvent", "payload"): {"type": "object"},
     ("ToolDefinition", "parameters"): {"type": "object"},
 }
