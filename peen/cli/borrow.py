@@ -200,9 +200,9 @@ class BorrowedTurn:
         with contextlib.closing(self._connect(place)) as socket:
             self._catch_up(place)
             while not self._view.is_stored:
+                self._listen(socket)
                 if self._is_late(self._entropy.monotonic_s()):
                     return "whether the message arrived is not known"
-                self._listen(socket)
                 self._catch_up(place)  # what was stored together is read together: also whether it was queued
             if self._view.is_guest:
                 return "it goes on in the running controller, since the message only joined it"

@@ -58,5 +58,7 @@ def _confirm(client: Client, session_id: str) -> None:
         raise CommandEnds("there is no terminal to ask on; to delete without being asked, add --yes", REFUSED)
     found = msgspec.json.decode(client.get("/api/v1/session", session_id=session_id), type=Session)
     what = f"the session of {printable(found.workspace)} with {found.message_count} messages"
-    if not click.confirm(f"Delete {what}, for good?", err=True):
+    # Not click.confirm: it writes a space to standard output.
+    print(f"Delete {what}, for good? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandEnds("nothing was deleted", FAILED)

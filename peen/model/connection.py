@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 import h11
 import trio
 
-from peen.errors import ModelError
+from peen.model.httpbody import Body, OpenBody, body_of, keeps_open
 from peen.model.transport import CONNECT_S, broken, no_connection, no_connection_in_time, origin, reason, unreachable
 
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -71,30 +71,39 @@ class Connection:
     def __init__(self, stream: trio.abc.Stream, tcp: trio.socket.SocketType, place: str) -> None:
         """`stream` is what speaks over the socket `tcp`: the socket itself, or TLS."""
         self._stream, self._tcp, self._place = stream, tcp, place
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._acked = 0
-        self._unsent = False
-        self._over = False  # the whole answer has been read
-        self._failed: h11.RemoteProtocolError | None = None
+        self._can_stay = False  # as far as the request and the head of the answer say
+        self._body: Body = OpenBody()
+        self._early = b""  # of the body, what came together with the head
 
     async def ask(self, request: h11.Request, body: bytes) -> h11.Response:
         """The head of the answer. Raises: ModelError `transport`."""
         self._acked = self._bytes_acked()
-        self._over = False
-        head = self._http.send(request) or b""
-        rest = (self._http.send(h11.Data(data=body)) or b"") if body else b""
-        end = self._http.send(h11.EndOfMessage()) or b""
+        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        # h11 sees heads alone: the body is in no need of it, and `peen.model.httpbody` reads the answer's.
+        written = http.send(request) or b""
         try:
-            await self._stream.send_all(b"".join((head, rest, end)))
+            await self._stream.send_all(written + body)
+            is_sent = True
         except trio.BrokenResourceError:
-            self._unsent = True  # a server may refuse before it has read everything: its answer may have come
+            is_sent = False  # a server may refuse before it has read everything: its answer may have come
+        head = await self._head(http)
+        self._can_stay = is_sent and keeps_open(head)
+        self._body = body_of(request.method.decode(), head)
+        self._early = http.trailing_data[0]
+        return head
+
+    async def _head(self, http: h11.Connection) -> h11.Response:
         while True:
             try:
-                event = self._http.next_event()
+                event = http.next_event()
             except h11.RemoteProtocolError as exc:
-                raise broken(self._place, _without_quotes(exc)) from exc
+                raise broken(self._place, reason(exc)) from exc
             if event is h11.NEED_DATA:
-                await self._read("it was closed without an answer")
+                data = await self._read()
+                if not data:
+                    raise broken(self._place, "it was closed without an answer")
+                http.receive_data(data)
             elif isinstance(event, h11.Response):
                 return event
             elif not isinstance(event, h11.InformationalResponse):
@@ -102,29 +111,25 @@ class Connection:
 
     async def receive(self) -> bytes:
         """All of the body that has arrived, b"" at its end. Raises: ModelError `transport` when it breaks off."""
-        while not self._over:
-            if piece := self._arrived():
+        body = self._body
+        while not (body.over or body.fault):
+            data, self._early = self._early or await self._read(), b""
+            if not data:
+                body.end()
+            elif piece := body.feed(data):
                 return piece
-            if not self._over:
-                await self._read("")
+        if body.fault:
+            raise broken(self._place, body.fault)
         return b""
 
     def is_reusable(self) -> bool:
-        """Whether the answer has been read, or has come, to its end, so that another request may follow. Then it may.
-
-        What had arrived and was not read is dropped.
-        """
-        http = self._http
-        try:
-            self._arrived()
-        except ModelError:
-            return False
-        if not self._over or self._unsent or http.their_state is not h11.DONE or http.our_state is not h11.DONE:
-            return False
-        if http.trailing_data[0]:
-            return False  # it would pass for the next answer
-        http.start_next_cycle()
-        return True
+        """Whether the answer was read to its end, so that another request may follow; or its end has come at least."""
+        body = self._body
+        if self._early:
+            if body.over or body.fault:
+                return False  # more came than belongs to the answer
+            body.feed(self._early)
+        return body.over and self._can_stay and not (body.surplus or isinstance(body, OpenBody))
 
     def has_ended(self) -> bool:
         """For a connection that waits: whether the server has closed it, or says what nobody asked."""
@@ -144,36 +149,12 @@ class Connection:
         """Close the socket at once, also under a task that waits for it."""
         self._tcp.close()
 
-    def _arrived(self) -> bytes:
-        """The body's bytes that are here already. Raises: ModelError."""
-        if self._failed is not None:
-            raise broken(self._place, _without_quotes(self._failed)) from self._failed
-        pieces: list[bytes] = []
-        while not self._over:
-            try:
-                event = self._http.next_event()
-            except h11.RemoteProtocolError as exc:
-                self._failed = exc
-                if pieces:
-                    break  # they were sound; the next call tells
-                raise broken(self._place, _without_quotes(exc)) from exc
-            if type(event) is h11.Data:
-                pieces.append(event.data)
-            elif event is h11.NEED_DATA:
-                break
-            else:
-                self._over = True
-        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
-
-    async def _read(self, at_end: str) -> None:
-        """Wait for more bytes; how long is the caller's business. `at_end` is why an end is an error now."""
+    async def _read(self) -> bytes:
+        """Wait for more bytes, b"" when the server has closed; how long is the caller's business."""
         try:
-            data = await self._stream.receive_some(RECEIVE_BYTES)
+            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             raise broken(self._place, reason(exc)) from exc
-        if at_end and not data:
-            raise broken(self._place, at_end)
-        self._http.receive_data(bytes(data))
 
     def _bytes_acked(self) -> int:
         """Bytes that the peer's system has acknowledged so far, one for the opening included; 0 if unknown."""
@@ -240,8 +221,3 @@ def response_headers(response: h11.Response) -> Mapping[str, str]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
-
-
-def _without_quotes(exc: h11.RemoteProtocolError) -> str:
-    """What was wrong, without the piece of the answer that h11 quotes: a server may repeat the key in it."""
-    return str(exc).partition(": bytearray(")[0]

@@ -99,7 +99,8 @@ def reason(exc: BaseException) -> str:
     if isinstance(cause, OSError):
         # Failed look-ups have numbers of their own, below zero.
         return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else str(cause.strerror)
-    return str(exc) or type(exc).__name__
+    # h11 quotes what it cannot read, and a server may repeat the key in that.
+    return str(exc).partition(": bytearray(")[0] or type(exc).__name__
 
 
 def _cause(exc: BaseException) -> OSError | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -151,6 +152,11 @@ class ServerSocket:
         while self.pongs == before:
             self._read()
 
+    def settle(self) -> None:
+        """Wait until the client has taken in what was sent: the second ping is answered from its next wait only."""
+        self.ping()
+        self.ping()
+
     def wait_for_close(self) -> None:
         while self._read():
             pass
@@ -199,6 +205,11 @@ def whole_turn(message: str, text: str, *, first: int = 1) -> list[bytes]:
         frame("turn.started", {"sessionId": SESSION, "model": "up/model", "workspace": "/work"}, first + 1),
         frame("turn.completed", {"model": "up/model", "text": text, "finishReason": "stop"}, first + 2),
     ]
+
+
+def press() -> None:
+    """SIGINT to this process, as from a terminal."""
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 # --- settings -------------------------------------------------------------------------------------------------------

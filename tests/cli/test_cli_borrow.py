@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_canned import (
+    PATIENCE_S,
     SESSION,
     Handler,
     ServerSocket,
@@ -20,6 +22,8 @@ from cli_canned import (
     canned,
     frame,
     opened,
+    press,
+    read_request,
     settings_in,
     whole_turn,
 )
@@ -41,6 +45,19 @@ class FastClock(SystemEntropy):
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() * 100
+
+
+class LeapingClock(SystemEntropy):
+    """A monotonic clock that a test moves ahead."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.ahead_s
+
+    def leap(self) -> None:
+        self.ahead_s += 1000
 
 
 class World:
@@ -179,9 +196,183 @@ def test_an_interrupted_turn_has_a_code_of_its_own(world: World) -> None:
     assert f"peen session show {SESSION}" in world.err.getvalue()
 
 
-def test_when_time_is_up_the_turn_is_said_to_go_on(world: World) -> None:
-    assert world.run(opened(), serve(*whole_turn("hello", "")[:2]), within_s=0.3) == 4
-    assert "--timeout is over; it goes on in the running controller" in world.err.getvalue()
+def leave_after(*frames: bytes, leave: Callable[[], object]) -> Handler:
+    """Take the message, answer with `frames`, and once the client has taken them in, make it `leave`."""
+
+    def handle(connection: socket.socket) -> None:
+        server = ServerSocket(connection)
+        server.receive()
+        server.send(*frames)
+        server.settle()
+        leave()
+        server.wait_for_close()
+
+    return handle
+
+
+def interrupted(*frames: bytes) -> Handler:
+    return leave_after(*frames, leave=press)
+
+
+def watched(*frames: bytes, after: threading.Event | None = None) -> Handler:
+    """A socket on which no message may come; `frames` go out at once, or once `after` is set."""
+
+    def handle(connection: socket.socket) -> None:
+        server = ServerSocket(connection)
+        if after is not None:
+            assert after.wait(PATIENCE_S)
+        server.send(*frames)
+        server.wait_for_close()
+
+    return handle
+
+
+def page(*frames: bytes) -> Handler:
+    """One page of the feed, which is its last."""
+    return answer(200, {"items": [_json(item) for item in frames], "nextCursor": 9, "hasMore": False})
+
+
+def cancel(seen: list[str], done: threading.Event) -> Handler:
+    """Accept a stop, and say when."""
+
+    def handle(connection: socket.socket) -> None:
+        answer(202, {"cancelRequested": True}, seen)(connection)
+        done.set()
+
+    return handle
+
+
+@pytest.mark.parametrize("by", ["SIGINT", "--timeout"])
+def test_leaving_stops_the_turn_that_the_message_opened_and_waits_for_its_end(world: World, by: str) -> None:
+    created, started, _ = whole_turn("hello", "")
+    stopped = frame("turn.cancelled", {"reason": "cancelled"}, 3)
+    asked: list[str] = []
+    done = threading.Event()
+    world.entropy = clock = LeapingClock()
+
+    def leave() -> None:
+        if by == "SIGINT":
+            press()
+        else:
+            clock.leap()
+
+    code = world.run(
+        opened(),
+        leave_after(created, started, leave=leave),
+        watched(stopped, after=done),
+        page(),
+        cancel(asked, done),
+        form="stream-json",
+        within_s=500,
+    )
+
+    assert code == (130 if by == "SIGINT" else 4)
+    assert asked == ["POST /api/v1/session/cancel HTTP/1.1"]
+    assert bytes(world.out).splitlines() == [created, started, stopped]
+    why = "interrupted" if by == "SIGINT" else "the time of --timeout is over"
+    assert world.err.getvalue() == f"peen: the turn was cancelled: {why}; cancelled\n"
+
+
+def test_a_message_whose_acceptance_was_not_seen_yet_is_stopped_once_it_is(world: World) -> None:
+    created, started, _ = whole_turn("hello", "")
+    asked: list[str] = []
+    done = threading.Event()
+
+    def second(connection: socket.socket) -> None:
+        server = ServerSocket(connection)
+        server.send(created)
+        assert done.wait(PATIENCE_S)
+        server.send(frame("turn.cancelled", {"reason": "cancelled"}, 3))
+        server.wait_for_close()
+
+    code = world.run(opened(), interrupted(), second, page(), page(created, started), cancel(asked, done))
+
+    assert code == 130
+    assert len(asked) == 1
+    assert bytes(world.out) == b""
+
+
+def test_a_turn_that_the_message_only_joined_is_left_alone(world: World) -> None:
+    created = whole_turn("hello", "")[0]
+    queued = frame("userMessage.queued", {"message": "hello"}, 2)
+
+    assert world.run(opened(), interrupted(created, queued), watched(), page()) == 130
+    assert "interrupted; it goes on in the running controller" in world.err.getvalue()
+
+
+def test_a_turn_that_a_queued_message_opened_in_the_end_is_stopped(world: World) -> None:
+    created, started, _ = whole_turn("hello", "")
+    frames = [created, frame("userMessage.queued", {"message": "hello"}, 2), *renumbered(3, started)]
+    asked: list[str] = []
+    done = threading.Event()
+
+    code = world.run(
+        opened(),
+        interrupted(*frames),
+        watched(frame("turn.cancelled", {"reason": "cancelled"}, 4), after=done),
+        page(),
+        cancel(asked, done),
+    )
+
+    assert (code, len(asked)) == (130, 1)
+
+
+def test_an_answer_that_comes_before_the_stop_is_still_printed(world: World) -> None:
+    created, started, completed = whole_turn("hello", "hi")
+
+    assert world.run(opened(), interrupted(created, started), watched(), page(completed)) == 0
+    assert bytes(world.out) == b"hi\n"
+
+
+def test_a_second_sigint_ends_the_wait_for_the_end(world: World) -> None:
+    created, started, _ = whole_turn("hello", "")
+
+    def told(connection: socket.socket) -> None:
+        answer(202, {"cancelRequested": True})(connection)
+        press()
+
+    assert world.run(opened(), interrupted(created, started), watched(), page(), told) == 130
+    assert "the turn has not ended: interrupted; its end was not waited for" in world.err.getvalue()
+
+
+def test_a_stop_that_takes_too_long_is_said_to_go_on(world: World) -> None:
+    world.entropy = clock = LeapingClock()
+    created, started, _ = whole_turn("hello", "")
+
+    def told(connection: socket.socket) -> None:
+        answer(202, {"cancelRequested": True})(connection)
+        clock.leap()
+
+    assert world.run(opened(), interrupted(created, started), watched(), page(), told) == 130
+    assert "it was told to stop, which takes longer than usual" in world.err.getvalue()
+
+
+def test_a_message_that_never_shows_is_not_sent_again_by_who_leaves(world: World) -> None:
+    world.entropy = clock = LeapingClock()
+
+    def nothing(connection: socket.socket) -> None:
+        page()(connection)
+        clock.leap()
+
+    assert world.run(opened(), interrupted(), watched(), nothing) == 130
+    assert "whether the message arrived is not known" in world.err.getvalue()
+
+
+def test_a_controller_that_cannot_be_told_to_stop_is_reported(world: World) -> None:
+    created, started, _ = whole_turn("hello", "")
+
+    assert world.run(opened(), interrupted(created, started)) == 130
+    assert "it could not be stopped: the controller cannot be reached" in world.err.getvalue()
+
+
+def test_sigint_before_the_message_is_sent_sends_nothing(world: World) -> None:
+    def hang(connection: socket.socket) -> None:
+        read_request(connection)
+        press()
+        assert connection.recv(1) == b""  # it goes without an answer
+
+    assert world.run(hang) == 130
+    assert world.err.getvalue() == "peen: interrupted; nothing was sent\n"
 
 
 def test_a_workspace_that_is_not_allowed_names_the_remedy(world: World) -> None:
@@ -245,3 +436,10 @@ def test_the_time_limit_holds_while_no_controller_answers(world: World) -> None:
 
 def _json(payload: bytes) -> Any:
     return json.loads(payload)
+
+
+def renumbered(sequence: int, payload: bytes) -> list[bytes]:
+    """The frame under another sequence."""
+    changed = _json(payload)
+    changed["metadata"]["sequence"] = sequence
+    return [json.dumps(changed).encode()]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from cli_canned import SESSION, answer, canned, environment_in, opened, session_json, settings_in
+from cli_canned import (
+    SESSION,
+    answer,
+    canned,
+    environment_in,
+    http_bytes,
+    opened,
+    read_request,
+    session_json,
+    settings_in,
+)
 from msgspec import Raw
 
 from peen.cli.ends import CommandEnds
@@ -139,7 +151,10 @@ def test_status_of_a_controller_that_does_not_answer_is_still_running(
     assert "sessions: unknown (" in out
 
 
-@pytest.mark.parametrize("command", [["list"], ["open", "."], ["show", SESSION]])
+@pytest.mark.parametrize(
+    "command",
+    [["list"], ["open", "."], ["show", SESSION], ["attach", SESSION], ["stop", SESSION], ["delete", "--yes", SESSION]],
+)
 def test_sessions_need_a_running_controller(
     settings: Settings, command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,8 +191,11 @@ def test_an_unknown_session_is_refused_with_status_and_code(held: Settings, capf
     assert capfd.readouterr().err == "peen: 404 SESSION_NOT_FOUND: no such session\n"
 
 
-def test_what_is_no_session_id_is_not_even_asked_for(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["session", "show", "1"]) == 2
+@pytest.mark.parametrize("command", ["show", "attach", "stop", "delete"])
+def test_what_is_no_session_id_is_not_even_asked_for(
+    held: Settings, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["session", command, "1"]) == 2
     assert "no session id" in capfd.readouterr().err
 
 
@@ -228,3 +246,85 @@ def test_a_session_is_readable_with_its_newest_words_last() -> None:
     assert f"  {when}  failed       turn-1  agentRun" in text
     assert text.index("user") < text.index('> readFile {"path":"a"}') < text.index("tool, error")
     assert "    … 2 more lines" in text
+
+
+# --- stop and delete ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_a_session_is_stopped_by_one_call_and_its_answer_told(
+    held: Settings, ran: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[str, dict[str, str], bytes]] = []
+
+    def accept(connection: socket.socket) -> None:
+        asked.append(read_request(connection))
+        connection.sendall(http_bytes(202, json.dumps({"cancelRequested": ran}).encode()))
+
+    with canned(held.control_socket, accept):
+        assert main(["session", "stop", SESSION]) == 0
+
+    ((first, headers, body),) = asked
+    assert (first, body) == ("POST /api/v1/session/cancel HTTP/1.1", b"")
+    assert headers["x-session-id"] == SESSION
+    assert headers["content-type"] == "application/json"
+    assert capfd.readouterr().out == f"{SESSION}\tcancelRequested={str(ran).lower()}\n"
+
+
+def test_delete_with_yes_asks_nobody(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+    with canned(held.control_socket, answer(200, {"deleted": True}, asked)):
+        assert main(["session", "delete", "--yes", SESSION]) == 0
+
+    assert asked == [f"DELETE /api/v1/sessions/{SESSION} HTTP/1.1"]
+    assert capfd.readouterr().out == f"{SESSION}\tdeleted=true\n"
+
+
+def test_delete_of_a_running_session_says_how_to_stop_it(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    busy = answer(409, {"code": "SESSION_BUSY", "message": "a turn is running"})
+    with canned(held.control_socket, busy):
+        assert main(["session", "delete", "--yes", SESSION]) == 2
+    assert f"stop it with: peen session stop {SESSION}" in capfd.readouterr().err
+
+
+def delete_with(typed: bytes | None) -> subprocess.CompletedProcess[str]:
+    """`peen session delete` with `typed` on its terminal, or without one."""
+    command = [sys.executable, "-m", "peen", "session", "delete", SESSION]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if typed is None:
+        return subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+    ours, theirs = os.openpty()
+    try:
+        os.write(ours, typed)
+        return subprocess.run(command, env=environment, stdin=theirs, capture_output=True, text=True, timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_delete_asks_on_the_terminal_and_names_what_would_go(held: Settings) -> None:
+    asked: list[str] = []
+    shown = answer(200, session_json(messageCount=7), asked)
+    with canned(held.control_socket, shown, answer(200, {"deleted": True}, asked)):
+        done = delete_with(b"y\n")
+
+    assert (done.returncode, done.stdout) == (0, f"{SESSION}\tdeleted=true\n")
+    assert "Delete the session of /work with 7 messages, for good? [y/N]" in done.stderr
+    assert [line.split()[0] for line in asked] == ["GET", "DELETE"]
+
+
+def test_delete_without_a_yes_deletes_nothing(held: Settings) -> None:
+    with canned(held.control_socket, answer(200, session_json())):
+        done = delete_with(b"\n")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing was deleted" in done.stderr
+
+
+def test_delete_without_a_terminal_needs_yes(held: Settings) -> None:
+    done = delete_with(None)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "add --yes" in done.stderr

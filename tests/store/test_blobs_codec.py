@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world_kit import make_home, open_store
 
-from peen.store.blobs.codec import DICTIONARY_UP_TO_BYTES, MAX_BLOB_BYTES, PLAIN, RAW, Codec
+from peen.store.blobs.codec import DICTIONARY_UP_TO_BYTES, PLAIN, RAW, Codec
 from peen.store.blobs.dictionary import shipped
 from peen.store.blobs.errors import BlobDamaged
 from peen.store.blobs.rows import Blobs
@@ -68,7 +68,7 @@ def test_several_threads_may_use_one_codec() -> None:
 @pytest.mark.parametrize("coding", [PLAIN, 2])
 def test_damage_is_told_and_takes_no_memory(coding: int) -> None:
     _, stored = codec().encode(SOURCE)
-    huge = b"\x28\xb5\x2f\xfd\xe0" + (MAX_BLOB_BYTES + 1).to_bytes(8, "little") + bytes(8)
+    huge = b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + bytes(8)
 
     for damaged in (b"", b"nothing", stored[:-5], huge):
         with pytest.raises(BlobDamaged):

@@ -122,6 +122,26 @@ def test_the_root_grows_with_the_logarithm_of_the_length() -> None:
     assert len(long.save().value) < len(short.save().value) + 3000
 
 
+def test_a_step_that_appended_more_than_a_run_holds_is_a_root() -> None:
+    encoder = Encoder()
+    encoder.save()
+    for n in range(400):
+        encoder.append(message(n, size=100))
+
+    saved = encoder.save()
+
+    assert saved.is_root
+    assert len(saved.value) < 3000
+
+
+def test_runs_end_where_they_did_in_the_first_release() -> None:
+    """Else an updated database would store the runs of every list once more."""
+    encoder = Encoder()
+    encoder.replace_all([b'{"n":%d,"text":"a short one that stays in its run"}' % n for n in range(5000)])
+
+    assert hash_of(encoder.save().value).hex() == "8a8efc832f79107ff2e1e24f56deed6e681f0a730ba335c703491811015fc941"
+
+
 def test_short_messages_are_stored_in_their_step_and_once_more_in_a_run() -> None:
     encoder, memory = Encoder(), Memory()
     messages = [message(n, size=100) for n in range(160)]
@@ -276,9 +296,15 @@ def test_values_that_do_not_belong_together_are_damage() -> None:
 
     whole = b"[" + b",".join(MESSAGES[:5]) + b"]"
     assert decode(chain, memory.fetch) == whole
-    wrong = [[], chain[1:], chain[:2] + chain[3:], [*chain[:4], other[4]], [other[0], *chain[1:]], chain[:1] * 17]
-    for each in wrong:
-        with pytest.raises(BlobDamaged):
+    wrong = [
+        ([], "no saved value"),
+        (chain[1:], "number 0 .* says that it is number 1"),
+        (chain[:2] + chain[3:], "number 2 .* says that it is number 3"),
+        ([*chain[:4], other[4]], "do not belong together"),
+        ([other[0], *chain[1:]], "do not belong together"),
+    ]
+    for each, problem in wrong:
+        with pytest.raises(BlobDamaged, match=problem):
             decode(each, memory.fetch)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from peen.hub.api import DEFAULT_WINDOW_TOKENS, Api
 from peen.hub.request import ApiRequest, ApiResponse, check_query, json_response
 from peen.hub.router import Router
+from peen.model.stream import ModelInfo
 from peen.wire.rest import Model, ModelList
 
 
@@ -13,19 +16,23 @@ def add_models(router: Router) -> None:
 
 
 def list_models(api: Api, request: ApiRequest) -> ApiResponse:
-    """`contextWindowTokens` is the window that is enforced: the published one, or the configured one if smaller."""
     check_query(request)
+    return json_response(model_list(api.models, api.default_model, api.max_context_tokens))
+
+
+def model_list(found: Iterable[ModelInfo], default: str, max_context_tokens: int | None) -> ModelList:
+    """`contextWindowTokens` is the window that is enforced: the published one, or the configured one if smaller."""
     models = [
         Model(
             name=model.name,
             connection_name=model.connection_name,
             model_id=model.model_id,
-            context_window_tokens=_window(model.context_window_tokens, api.max_context_tokens),
+            context_window_tokens=_window(model.context_window_tokens, max_context_tokens),
             image_input=model.image_input,
         )
-        for model in api.models
+        for model in found
     ]
-    return json_response(ModelList(models=models, default=api.default_model))
+    return ModelList(models=models, default=default)
 
 
 def _window(published: int | None, configured: int | None) -> int:

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import msgspec
 
-from peen.store.blobs.encoder import CHAIN, Encoder
+from peen.store.blobs.encoder import Encoder
 from peen.store.blobs.errors import BlobDamaged, BlobMissing
 from peen.store.blobs.runs import split_elements
 from peen.store.blobs.text import MARKED, STRING, hash_in, hash_of
@@ -104,8 +104,8 @@ def named(value: bytes, new_blobs: Mapping[bytes, bytes]) -> set[bytes]:
 
 def _read(chain: Sequence[bytes], fetch: Fetch, max_bytes: int) -> tuple[bytes, bytes, bytes]:
     """The text before the list, between its brackets, and behind it."""
-    if not 0 < len(chain) <= CHAIN:
-        raise BlobDamaged(f"a value is read from 1 to {CHAIN} saved ones, not {len(chain)}")
+    if not chain:
+        raise BlobDamaged("there is no saved value to read")
     before = after = check = b""
     lists = []
     for depth, value in enumerate(chain):

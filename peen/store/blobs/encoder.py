@@ -105,7 +105,7 @@ class Encoder:
     def save(self, before: bytes = b"", after: bytes = b"", *, root: bool = False) -> Saved:
         """What makes the present state durable. `before` and `after` are the raw text around the list.
 
-        Every 16th save is a root, as is one after an edit. A caller whose last saved value was not stored asks for a
+        Every 16th save is a root, as is one after an edit or one that appended much. A caller whose last saved value was not stored asks for a
         `root`. Raises: ValueError unless `before [] after` is JSON; then nothing has changed.
         """
         if before != self._before.text or after != self._after.text:
@@ -149,8 +149,6 @@ class Encoder:
         self._new, self._closed, self._fresh = {}, {}, []
         self._fresh_bytes = self._check = 0
         self._depth = -1
-        self._before.forget()
-        self._after.forget()
 
     def _add(self, element: bytes) -> None:
         packed = _pack_text(element, self._keep)
@@ -184,9 +182,6 @@ class _Piece:
     __slots__ = ("_is_saved", "_quoted", "text")
 
     def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
         self.text, self._quoted, self._is_saved = b"", b'""', False
 
     def change(self, text: bytes, keep: Keep) -> None:

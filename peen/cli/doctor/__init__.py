@@ -1,0 +1,1 @@
+"""`peen doctor`: looks at everything that a controller needs, and changes nothing."""
