@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from peen import __version__
 from peen.actors import holds, leaf_of, supervised
+from peen.context.budget import enforced_window, prompt_budget
 from peen.context.projection import Conversation
 from peen.errors import LinkLost, StaleClaim, StorageError
 from peen.execution.ask import Asker, ModelSetup
@@ -89,7 +90,7 @@ class TurnActor:
             conversation=conversation,
             blocks=blocks,
             ask=asker.answer,
-            tools=AgentTools(self._shop.tools, self._tool_context()),
+            tools=AgentTools(self._shop.tools, self._tool_context(model)),
             model=model.name,
             round_limit=request.round_limit,
             parallelism=request.tool_parallelism,
@@ -137,8 +138,9 @@ class TurnActor:
             known_sequence=shop.transcript.known_sequence,
         )
 
-    def _tool_context(self) -> ToolContext:
+    def _tool_context(self, model: ModelInfo) -> ToolContext:
         shop = self._shop
+        window = enforced_window(model.context_window_tokens, shop.settings.max_context_tokens)
         return ToolContext(
             directory=shop.workspace,
             home=shop.home,
@@ -148,6 +150,7 @@ class TurnActor:
             environment=shop.command_environment,
             locks=shop.locks,
             entropy=shop.entropy,
+            prompt_budget_tokens=prompt_budget(window, shop.settings.output_reserve_tokens),
         )
 
     async def _record_failure(self, fault: Exception) -> None:

@@ -105,8 +105,8 @@ class Encoder:
     def save(self, before: bytes = b"", after: bytes = b"", *, root: bool = False) -> Saved:
         """What makes the present state durable. `before` and `after` are the raw text around the list.
 
-        Every 16th save is a root, as is one after an edit or one that appended much. A caller whose last saved value was not stored asks for a
-        `root`. Raises: ValueError unless `before [] after` is JSON; then nothing has changed.
+        Every 16th save is a root, as is one after an edit or one that appended much. A caller whose last saved value
+        was not stored asks for a `root`. Raises: ValueError unless `before [] after` is JSON; then nothing has changed.
         """
         if before != self._before.text or after != self._after.text:
             check_json(before + b"[]" + after)

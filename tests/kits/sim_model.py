@@ -1,0 +1,158 @@
+"""The model and the tools of a simulated world: both keep a ledger of everything that reached them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import msgspec
+import trio
+from engine_kit import MODEL_ID, Attempt, Said, Work, says
+
+from peen.errors import ModelError
+from peen.model.strict import strict_request_check
+from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
+from peen.tool.base import Tool, ToolContext, ToolError
+from peen.wire.worker import MessageRecord
+
+NAME: Final = "up"
+MODEL: Final = f"{NAME}/{MODEL_ID}"
+
+Round = list[Attempt]
+"""The attempts of one round: all but the last one fail."""
+Script = Mapping[str, list[Round]]
+"""The rounds that answer a message, by its text. Other messages join whatever is going on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One provider request. `turn_text` is the message that it works on."""
+
+    at_s: float
+    turn_text: str
+    messages: list[MessageRecord]
+
+
+@dataclass(slots=True)
+class ToolRun:
+    """One run of a tool; `label` is unique in a scenario."""
+
+    label: str
+    is_effect: bool
+    began_s: float
+    is_done: bool = False
+
+
+@dataclass
+class Ledger:
+    """What happened outside of the store, over all lives and workers."""
+
+    asked: list[Asked] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    runs: list[ToolRun] = field(default_factory=list)
+    open_streams: int = 0
+    running_tools: int = 0
+
+
+class SimUpstream:
+    """Answers from a script, by the message that is worked on and the rounds it has had; refuses what is not strict."""
+
+    name = NAME
+
+    def __init__(self, script: Script, ledger: Ledger) -> None:
+        self._script, self._ledger = script, ledger
+        self._attempts: dict[tuple[str, int], int] = {}
+
+    async def discover(self) -> list[ModelInfo]:
+        await trio.lowlevel.checkpoint()
+        return [ModelInfo(name=MODEL, connection_name=NAME, model_id=MODEL_ID)]
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[StreamEvent]]:
+        await trio.lowlevel.checkpoint()
+        try:
+            strict_request_check(request)
+        except ModelError as refusal:
+            self._ledger.refused.append(str(refusal))
+            raise
+        text, number = self._place(request)
+        self._ledger.asked.append(Asked(trio.current_time(), text, list(request.messages)))
+        attempt = self._attempt(text, number)
+        self._ledger.open_streams += 1
+        try:
+            async with aclosing(_play(attempt)) as events:
+                yield events
+        finally:
+            self._ledger.open_streams -= 1
+
+    def _place(self, request: ModelRequest) -> tuple[str, int]:
+        """The newest message that the script answers, and how many answers it has had."""
+        answers = 0
+        for message in reversed(request.messages):
+            if message.role == "assistant":
+                answers += 1
+            elif message.role == "user" and message.content in self._script:
+                return message.content, answers
+        last = next(message.content for message in reversed(request.messages) if message.role == "user")
+        return last, answers
+
+    def _attempt(self, text: str, number: int) -> Attempt:
+        rounds = self._script.get(text, [])
+        if number >= len(rounds):
+            return says(f"answer to {text!r}, again")
+        tries = self._attempts.get((text, number), 0)
+        self._attempts[text, number] = tries + 1
+        attempts = rounds[number]
+        return attempts[min(tries, len(attempts) - 1)]
+
+
+async def _play(attempt: Attempt) -> AsyncGenerator[StreamEvent, None]:
+    for piece in attempt:
+        if isinstance(piece, float):
+            await trio.sleep(piece)
+        elif isinstance(piece, ModelError):
+            raise piece
+        else:
+            yield piece
+
+
+class _Recorded(Tool[Work]):
+    """Takes its time, and writes down that it ran."""
+
+    arguments = Work
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def run(self, arguments: Work, context: ToolContext) -> Said:
+        run = ToolRun(arguments.say, not self.repeatable, trio.current_time())
+        self._ledger.runs.append(run)
+        self._ledger.running_tools += 1
+        try:
+            await trio.sleep(arguments.takes_s)
+        finally:
+            self._ledger.running_tools -= 1
+        run.is_done = True
+        if arguments.fail:
+            raise ToolError("failed", arguments.say)
+        return Said(said=arguments.say)
+
+
+class SimLook(_Recorded):
+    name: ClassVar[str] = "look"
+    description: ClassVar[str] = "Looks."
+    repeatable: ClassVar[bool] = True
+
+
+class SimChange(_Recorded):
+    name: ClassVar[str] = "change"
+    description: ClassVar[str] = "Changes."
+    repeatable: ClassVar[bool] = False
+
+
+def label_of(arguments: bytes) -> str:
+    """The label of a recorded call."""
+    given: dict[str, Any] = msgspec.json.decode(arguments)
+    return str(given.get("say", "seen"))

@@ -1,0 +1,204 @@
+"""The steps of a scenario, and how every scenario ends: all are answered, and the session still works."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+from sim_check import check
+from sim_client import Client, Sent
+from sim_model import Script
+from sim_plan import Plan
+from sim_world import Home, World, simulate
+from world_kit import uuid
+
+from peen.errors import PeenError, StorageError
+from peen.session.notices import record
+from peen.wire.client import MessageSend
+
+STEP_S: Final = 600.0
+"""Virtual seconds that a step may take: past every time limit and retry of the program."""
+TRIES: Final = 8
+PROBE: Final = "probe"
+
+
+class Play:
+    """What a scenario can do. Each step that waits ends, or fails the test, within `STEP_S`."""
+
+    def __init__(self, world: World, user: Client) -> None:
+        self.world, self.user = world, user
+        self._frames = 0
+        self._mark = 0
+
+    async def send(self, text: str, *, session: int = 0) -> Sent:
+        """Send a message; it is not waited for."""
+        self._frames += 1
+        message = MessageSend(id=str(uuid(self._frames)), session_id=self.home(session).uuid, message=text)
+        sent = self.user.sent[message.id] = Sent(message)
+        self._mark = len(self.user.heard)
+        await self._submit(sent)
+        return sent
+
+    async def wait_until(self, frame_type: str, *, count: int = 1) -> None:
+        """Until frames of this type were heard `count` times since the last `send`, or nothing can come any more."""
+
+        def heard() -> bool:
+            news = self.user.heard[self._mark :]
+            return sum(frame["type"] == frame_type for frame in news) >= count or self._is_settled()
+
+        with trio.fail_after(STEP_S):
+            await self.user.until(heard)
+
+    async def wait_idle(self) -> None:
+        """Until every message is answered and nothing runs."""
+        with trio.fail_after(STEP_S):
+            await self.user.until(self._is_settled)
+
+    async def stop(self, *, session: int = 0) -> None:
+        """Stop the session; tried again while the store refuses."""
+        controller = self.world.controller
+        assert controller is not None
+        for _ in range(TRIES):
+            try:
+                await controller.sessions.stop(self.home(session).uuid)
+            except StorageError:
+                await trio.sleep(1.0)
+            else:
+                self.world.stopped_s.append((self.home(session), trio.current_time()))
+                return
+
+    async def post_notice(self, summary: str, *, session: int = 0) -> None:
+        """Record a notice; one that the store refuses was never posted."""
+        entropy = self._entropy()
+        change = partial(
+            record, session_no=self.home(session).no, notice_type="ci.finished", source="api", summary=summary,
+            data=b'{"ok":true}', delivery="queue", at_ms=entropy(),
+        )  # fmt: skip
+        try:
+            await self.world.db.write(change)
+        except StorageError:
+            return
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    def fill_disk(self) -> None:
+        self.world.faults.disk_full = True
+
+    def free_disk(self) -> None:
+        self.world.faults.disk_full = False
+
+    async def crash_controller(self) -> None:
+        await self.world.kill()
+
+    async def restart(self) -> None:
+        await self.world.start()
+
+    def crash_worker(self, *, session: int = 0) -> None:
+        for process in self.world.space.living(self.home(session).uuid):
+            process.kill()
+
+    def freeze_worker(self, *, session: int = 0) -> None:
+        """Nothing of the worker comes through any more; it does not know."""
+        for process in self.world.space.living(self.home(session).uuid):
+            process.wire.hold()
+
+    async def replace_worker(self, *, session: int = 0) -> None:
+        """Have the controller give the worker up, as when it does not obey a Stop."""
+        assert self.world.controller is not None
+        await self.world.controller.supervisor.give_up(self.home(session).uuid, "replaced by the scenario")
+
+    def home(self, number: int) -> Home:
+        return self.world.homes[number]
+
+    async def settle(self) -> None:
+        """What users do after whatever happened: send again what has no answer or was refused, then one message more."""
+        self.free_disk()
+        for _ in range(TRIES):
+            if self.world.controller is None:
+                await self.world.start()
+            with trio.move_on_after(STEP_S):
+                if await self._resend():
+                    break
+        for number in range(len(self.world.homes)):
+            await self._probe(number)
+
+    async def _resend(self) -> bool:
+        """One attempt at having every message accepted; True when they are and nothing runs."""
+        for sent in self.user.sent.values():
+            if sent.answer is None or sent.is_refused:
+                sent.answer = None
+                sent.tries += 1
+                await self._submit(sent)
+        await self.user.until(lambda: self._is_settled() or self.world.controller is None)
+        if self.world.controller is None:
+            return False
+        refused = [sent for sent in self.user.sent.values() if sent.is_refused]
+        if refused:
+            await trio.sleep(1.0)
+        return not refused
+
+    async def _probe(self, number: int) -> None:
+        for _ in range(TRIES):
+            sent = await self.send(f"{PROBE} {number} {self._frames}", session=number)
+            with trio.move_on_after(STEP_S):
+                await self.user.until(lambda sent=sent: sent.answer is not None or self.world.controller is None)
+            if self.world.controller is None:
+                await self.world.start()
+            elif sent.answer is not None and sent.answer["type"] == "message.completed":
+                await self.wait_idle()
+                return
+        raise AssertionError(f"session {number} completes no message any more\n{self.world.repeat}")
+
+    async def _submit(self, sent: Sent) -> None:
+        controller = self.world.controller
+        if controller is None:
+            return
+        try:
+            await controller.sessions.submit(sent.message, self.user)
+        except PeenError as refused:
+            raise AssertionError(f"a message was refused at the door: {refused}\n{self.world.repeat}") from refused
+
+    def _is_settled(self) -> bool:
+        return self.world.is_idle() and not self.user.unanswered()
+
+    def _entropy(self) -> Callable[[], int]:
+        assert self.world.controller is not None
+        return self.world.controller.entropy.now_ms
+
+
+Body = Callable[[Play], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A named story: what the model answers, and what users do."""
+
+    name: str
+    script: Script
+    body: Body
+    sessions: int = 1
+
+    def run(self, *, seed: int = 0, plan: Plan = Plan(), checked: bool = True) -> World:
+        """Play it under a seed and a plan, settle, and check that every promise was kept."""
+        world = simulate(self.name, self.script, self._play, seed=seed, plan=plan, sessions=self.sessions)
+        if checked:
+            check(world)
+        return world
+
+    async def _play(self, world: World) -> None:
+        await world.start()
+        user = world.client()
+        for home in world.homes:
+            world.client(home.uuid)
+        play = Play(world, user)
+        try:
+            with world.script_scope:
+                await self.body(play)
+            await play.settle()
+            await world.close()
+        except trio.TooSlowError as late:
+            raise AssertionError(f"a step did not end within {STEP_S:g} s\n{world.repeat}") from late

@@ -1,0 +1,198 @@
+"""Worker processes that are tasks: the real supervisor and the real worker, with a wire in memory between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+from sim_link import Wire
+from sim_model import Ledger, SimChange, SimLook, SimUpstream
+from sim_plan import PlannedFaults
+from world_kit import ClockEntropy
+
+from peen.model.registry import Models
+from peen.space.control import WorkerProcess
+from peen.space.door import Door, Expected
+from peen.space.generation import GenerationActor
+from peen.space.supervise import Placement, Supervisor
+from peen.tool.registry import Tools
+from peen.turn.workshop import Workshop
+from peen.wire.worker import LaunchDocument
+from peen.worker.framing import FrameStream
+from peen.worker.journal import LinkJournal
+from peen.worker.link import ControllerLink, _greet
+from peen.worker.main import EXIT_LINK_LOST, EXIT_OK, _Worker
+
+KILLED: Final = -9
+
+
+class SimProcess:
+    """One worker process. Killed, it does nothing more that anybody could notice."""
+
+    def __init__(self, pid: int, document: LaunchDocument, wire: Wire) -> None:
+        self.pid, self.start_time, self.document, self.wire = pid, pid, document, wire
+        self.scope = trio.CancelScope()
+        self.exited = trio.Event()
+        self.status = KILLED
+
+    async def wait(self) -> int:
+        await self.exited.wait()
+        return self.status
+
+    def terminate(self) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self.wire.cut()  # first, so that nothing of its unwinding gets out
+        self.scope.cancel()
+
+
+class SimSpace:
+    """The processes of one host; they die with their controller. Implements `Space`."""
+
+    name = "control"
+
+    def __init__(
+        self, nursery: trio.Nursery, faults: PlannedFaults, upstream: SimUpstream, ledger: Ledger, seed: int
+    ) -> None:
+        self._nursery, self._faults, self._upstream, self._ledger = nursery, faults, upstream, ledger
+        self._seed = seed
+        self.processes: list[SimProcess] = []
+        self.broken: list[BaseException] = []
+        """What came out of workers: faults of the program."""
+        self.doors: dict[str, SimDoor] = {}
+        self.on_replace: Callable[[SimProcess], None] = lambda process: process.kill()
+
+    async def launch(self, document: LaunchDocument, _log_context: Mapping[str, str]) -> WorkerProcess:
+        await trio.lowlevel.checkpoint()
+        number = len(self.processes) + 1
+        wire = Wire(random.Random(self._seed * 1000 + number))
+        process = SimProcess(1000 + number, document, wire)
+        faults = self._faults
+        wire.worker.sending, wire.controller.sending = faults.cuts_up, faults.cuts_down
+        wire.worker.half = wire.controller.half = bool(faults.plan.half)
+        wire.worker.sent = partial(self._sent, process)
+        self.processes.append(process)
+        self._nursery.start_soon(self._live, process)
+        return process
+
+    def living(self, session_id: str | None = None) -> list[SimProcess]:
+        """Processes that have not ended, of one session or of all."""
+        return [
+            each for each in self.processes
+            if not each.exited.is_set() and session_id in (None, each.document.session_id)
+        ]  # fmt: skip
+
+    def kill_all(self) -> None:
+        for process in self.living():
+            process.kill()
+
+    def _sent(self, process: SimProcess) -> None:
+        if self._faults.replaces():
+            self.on_replace(process)
+
+    async def _live(self, process: SimProcess) -> None:
+        try:
+            with process.scope:
+                process.status = await self._work(process)
+        except Exception as fault:
+            self._broke(process, fault)
+        except BaseExceptionGroup as group:
+            faults, rest = group.split(Exception)
+            if faults is not None:
+                self._broke(process, faults)
+            if rest is not None:
+                raise rest from None
+        finally:
+            if not process.wire.is_cut:
+                process.wire.worker.inner.send_stream.close()
+            process.exited.set()
+
+    def _broke(self, process: SimProcess, fault: BaseException) -> None:
+        process.status = 1
+        self.broken.append(fault)
+        process.wire.cut()
+
+    async def _work(self, process: SimProcess) -> int:
+        document = process.document
+        door = self.doors[document.generation_id]
+        await door.knock(process.wire)
+        worker = SimWorker(document, self._upstream, self._ledger, seed=self._seed * 1000 + 500 + process.pid)
+        frames = FrameStream(process.wire.worker)
+        link = ControllerLink(frames, await _greet(frames, document), worker.obey)
+        await worker.serve(link)
+        return EXIT_OK if worker.told_to_stop else EXIT_LINK_LOST
+
+
+class SimWorker(_Worker):
+    """The real worker with the models and tools of the simulation."""
+
+    def __init__(self, document: LaunchDocument, upstream: SimUpstream, ledger: Ledger, *, seed: int) -> None:
+        super().__init__(document)
+        self._upstream, self._ledger, self._seed = upstream, ledger, seed
+
+    async def _furnish(self, link: ControllerLink) -> Workshop:
+        models = Models([self._upstream])
+        await models.discover()
+        workspace = Path(self._document.workspace)
+        return Workshop(
+            session_id=self._document.session_id, workspace=workspace, home=workspace,
+            settings=self._document.settings, models=models,
+            tools=Tools([SimLook(self._ledger), SimChange(self._ledger)]), command_environment={},
+            journal=LinkJournal(link), entropy=ClockEntropy(self._seed),
+        )  # fmt: skip
+
+
+class SimDoor(Door):
+    """The door of a generation, in memory: whoever knocks shows the same credential as at the real one."""
+
+    def __init__(self, path: Path, expected: Expected, *, hello_s: float) -> None:
+        super().__init__(path, expected, hello_s=hello_s)
+        self._knocking, self._knocks = trio.open_memory_channel[Wire](1)
+
+    async def knock(self, wire: Wire) -> None:
+        await self._knocking.send(wire)
+
+    async def open(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def serve(self, carry: Callable[[FrameStream], Awaitable[None]]) -> None:
+        async for wire in self._knocks:
+            frames = await self._meet(wire.controller)  # type: ignore[arg-type]
+            if frames is not None:
+                await carry(frames)
+
+
+class SimGeneration(GenerationActor):
+    """A generation whose door is in memory."""
+
+    space: SimSpace
+
+    def _door(self, digest: bytes) -> Door:
+        place = self.place
+        door = SimDoor(
+            Path("/run/peen") / place.session_id / "worker.sock",
+            Expected(place.session_id, self.generation_id, place.agent_space, place.workspace, digest),
+            hello_s=self._limits.hello_s,
+        )
+        self.space.doors[self.generation_id] = door
+        return door
+
+
+class SimSupervisor(Supervisor):
+    """The real supervisor; its generations have doors in memory."""
+
+    def _start(self, place: Placement) -> GenerationActor:
+        assert self._nursery is not None
+        space = self._world.space
+        assert isinstance(space, SimSpace)
+        actor = SimGeneration(place, self._world)
+        actor.space = space
+        self._actors[place.session_id] = actor
+        self._nursery.start_soon(self._run, actor)
+        return actor
+
