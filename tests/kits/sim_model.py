@@ -20,10 +20,13 @@ from peen.wire.worker import MessageRecord
 NAME: Final = "up"
 MODEL: Final = f"{NAME}/{MODEL_ID}"
 
+PROBE: Final = "probe"
+"""How messages begin that only find out whether a session still works; every script answers them."""
+
 Round = list[Attempt]
 """The attempts of one round: all but the last one fail."""
 Script = Mapping[str, list[Round]]
-"""The rounds that answer a message, by its text. Other messages join whatever is going on."""
+"""The rounds that answer a message, by its text; an empty list is one plain answer. Other messages join whatever is going on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class SimUpstream:
         for message in reversed(request.messages):
             if message.role == "assistant":
                 answers += 1
-            elif message.role == "user" and message.content in self._script:
+            elif message.role == "user" and (message.content in self._script or message.content.startswith(PROBE)):
                 return message.content, answers
         last = next(message.content for message in reversed(request.messages) if message.role == "user")
         return last, answers

@@ -10,19 +10,19 @@ from typing import Final
 import trio
 from sim_check import check
 from sim_client import Client, Sent
-from sim_model import Script
+from sim_model import PROBE, Script
 from sim_plan import Plan
 from sim_world import Home, World, simulate
 from world_kit import uuid
 
 from peen.errors import PeenError, StorageError
 from peen.session.notices import record
+from peen.testing.faults import SimulatedCrash
 from peen.wire.client import MessageSend
 
 STEP_S: Final = 600.0
 """Virtual seconds that a step may take: past every time limit and retry of the program."""
 TRIES: Final = 8
-PROBE: Final = "probe"
 
 
 class Play:
@@ -66,6 +66,8 @@ class Play:
                 await controller.sessions.stop(self.home(session).uuid)
             except StorageError:
                 await trio.sleep(1.0)
+            except SimulatedCrash:
+                await trio.sleep_forever()  # the user hears no more of it; the end of the script ends this wait
             else:
                 self.world.stopped_s.append((self.home(session), trio.current_time()))
                 return
@@ -81,12 +83,14 @@ class Play:
             await self.world.db.write(change)
         except StorageError:
             return
+        except SimulatedCrash:
+            await trio.sleep_forever()  # as in `stop`
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
     def fill_disk(self) -> None:
-        self.world.faults.disk_full = True
+        self.world.faults.disk_full = self.world.disk_was_filled = True
 
     def free_disk(self) -> None:
         self.world.faults.disk_full = False
@@ -145,12 +149,15 @@ class Play:
         for _ in range(TRIES):
             sent = await self.send(f"{PROBE} {number} {self._frames}", session=number)
             with trio.move_on_after(STEP_S):
-                await self.user.until(lambda sent=sent: sent.answer is not None or self.world.controller is None)
+                await self.user.until(lambda: self._is_settled() or self.world.controller is None)
             if self.world.controller is None:
                 await self.world.start()
-            elif sent.answer is not None and sent.answer["type"] == "message.completed":
-                await self.wait_idle()
+                await self._resend()
+            if sent.answer is not None and sent.answer["type"] == "message.completed":
                 return
+            if sent.is_refused:
+                del self.user.sent[sent.message.id]
+                await trio.sleep(1.0)
         raise AssertionError(f"session {number} completes no message any more\n{self.world.repeat}")
 
     async def _submit(self, sent: Sent) -> None:
@@ -160,6 +167,8 @@ class Play:
         try:
             await controller.sessions.submit(sent.message, self.user)
         except PeenError as refused:
+            if not self.user.is_connected:
+                return  # it died while the message was under way
             raise AssertionError(f"a message was refused at the door: {refused}\n{self.world.repeat}") from refused
 
     def _is_settled(self) -> bool:

@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
 import structlog
 import trio
 from sim_client import Client
@@ -17,7 +18,7 @@ from sim_plan import Plan, PlannedFaults
 from sim_schedule import run_seeded
 from sim_worker import SimProcess, SimSpace, SimSupervisor
 from structlog.testing import capture_logs
-from world_kit import ClockEntropy, dump, uuid
+from world_kit import ClockEntropy, uuid
 
 from peen.control.core import _note_lost, _SessionWorkers
 from peen.errors import StorageError, ValidationFailed
@@ -25,11 +26,12 @@ from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.ids import SessionNo
 from peen.session.actor import Household
+from peen.session.ending import interrupted
 from peen.session.records import GenerationRecords
 from peen.session.recovery import recover
 from peen.session.registry import Sessions
 from peen.store import inbox, sessions, turns
-from peen.store.database import Database, Tx
+from peen.store.database import Database, Reader, Tx
 from peen.store.direct import DirectDatabase, MemoryFile
 from peen.store.opening import open_direct
 from peen.testing.faults import SimulatedCrash
@@ -93,10 +95,9 @@ class World:
         self.controller: Controller | None = None
         self.script_scope = trio.CancelScope()
         """Around the scenario: what it still had in mind is dropped when its controller dies of the plan."""
+        self.disk_was_filled = False
         self.stopped_s: list[tuple[Home, float]] = []
         self.logs: list[Any] = []
-        self.rows: dict[str, list[tuple[Any, ...]]] = {}
-        """Every row of every table, when all was over."""
         self._session_count = session_count
         self._changed = trio.Event()
         self._nursery: trio.Nursery
@@ -122,12 +123,19 @@ class World:
             await body()
             nursery.cancel_scope.cancel()
 
+    def reader(self) -> Reader:
+        """What the disk holds, when no controller runs."""
+        connection = apsw.Connection(":memory:")
+        connection.deserialize("main", self.disk.image)
+        return Reader(connection)
+
     # --- lives
 
     async def start(self) -> None:
         """Start a controller. One that dies at once is started again, as a service manager would."""
         while self.lives < LIVES:
             self.lives += 1
+            self._end = trio.Event()
             self._nursery.start_soon(self._live, self.lives)
             while self.controller is None and not self._is_over:
                 await self._changed.wait()
@@ -149,8 +157,13 @@ class World:
         self._is_planned_death = True
 
     async def close(self) -> None:
-        """End the controller when everything is done, and keep what its database holds."""
-        self.rows = dump(self.db)
+        """The orderly stop, as control-core does it: turns, then workers, then the store."""
+        controller = self.controller
+        assert controller is not None
+        await controller.sessions.close(interrupted("shutdown", "the controller was stopped"))
+        controller.pump.flush()
+        await controller.supervisor.stop_all("the controller stops")
+        controller.pump.flush()
         self._end.set()
         await self._until_over()
 
@@ -159,6 +172,7 @@ class World:
         for client in self.clients:
             client.is_connected = False
         self.space.kill_all()
+        self._end.set()  # also where only the scenario was told: a dead process does nothing more
         if self._is_planned_death:
             self.script_scope.cancel()
 
@@ -174,7 +188,6 @@ class World:
             await process.exited.wait()
 
     async def _live(self, life: int) -> None:
-        self._end = trio.Event()
         migrations = resources.files("peen.store") / "migrations"
         try:
             async with open_direct(
@@ -217,6 +230,8 @@ class World:
     def _tell(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+        for client in self.clients:
+            client.poke()
 
     # --- clients
 
