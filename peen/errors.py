@@ -14,6 +14,7 @@
     │   ├── NotFound                 404 NOT_FOUND
     │   ├── SessionNotFound          404 SESSION_NOT_FOUND
     │   ├── WorkspaceNotFound        404 WORKSPACE_NOT_FOUND
+    │   ├── Conflict                 409 CONFLICT
     │   ├── QueueFull                409 USER_MESSAGE_QUEUE_FULL
     │   └── SessionBusy              409 SESSION_BUSY
     ├── ConfigurationInvalid       the operator must change a setting
@@ -115,6 +116,13 @@ class SessionNotFound(Refused):
 class WorkspaceNotFound(Refused):
     code = "WORKSPACE_NOT_FOUND"
     status = 404
+
+
+class Conflict(Refused):
+    """The thing is not in the state that the request is for (any more)."""
+
+    code = "CONFLICT"
+    status = 409
 
 
 class QueueFull(Refused):

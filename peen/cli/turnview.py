@@ -63,7 +63,8 @@ class TurnView:
         self._latest: _Turn | None = None  # the one that did something last
 
     def fold(self, payload: bytes) -> bool:
-        """Take one frame. False if it was taken before: the feed repeats what came live."""
+        """Take one frame. False if it was taken before: the feed repeats what came live, and who asks again is told
+        again."""
         try:
             frame = decode_frame(payload)
         except (msgspec.MsgspecError, UnicodeError):
@@ -73,6 +74,8 @@ class TurnView:
             if sequence <= self.last_sequence:
                 return False
             self.last_sequence = sequence
+        elif frame.triggered_by == self._frame_id and self.acknowledged is not None:
+            return False
         if frame.type in FOLDED:
             try:
                 self._take(frame, decode_data(frame.data))

@@ -18,6 +18,7 @@ from peen.hub.admit import Rules
 from peen.hub.listener import Hub, listen_tcp, listen_unix
 from peen.hub.rest.audit import add_audit
 from peen.hub.rest.events import add_events
+from peen.hub.rest.executions import add_executions
 from peen.hub.rest.health import add_health
 from peen.hub.rest.models import add_models
 from peen.hub.rest.notices import add_notices
@@ -53,6 +54,7 @@ def build_router() -> Router:
         add_sessions,
         add_transcript,
         add_events,
+        add_executions,
         add_notices,
         add_workers,
         add_audit,

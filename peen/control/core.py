@@ -117,6 +117,9 @@ async def control_core(
         _, default_model = models.default(settings.default_model)
         running = await stack.enter_async_context(_cancelled_at_exit())
         core = await _assemble(settings, database, space, models, default_model.name, entropy, running)
+        if settings.crash_recovery == "resume":
+            resumed = await core.sessions.resume_after_crash()
+            log.info("interrupted work goes on", executions=resumed)
         log.info("control-core ready", default_model=default_model.name, models=len(models.list))
         try:
             yield core
@@ -181,6 +184,8 @@ async def _assemble(
         max_summary_bytes=settings.max_event_summary_bytes,
         max_data_bytes=settings.max_event_data_bytes,
         stop=registry.stop,
+        resume=registry.resume,
+        continue_input=registry.continue_input,
         release=partial(_release, registry, supervisor),
         entropy=entropy,
     )

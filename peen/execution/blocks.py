@@ -32,8 +32,8 @@ def event(event_type: str, data: dict[str, object]) -> EventRecord:
 class Blocks:
     """Turns stream events into block frames. Pieces of one block that wait together become one frame."""
 
-    def __init__(self) -> None:
-        self._next_index = 0
+    def __init__(self, first_index: int = 0) -> None:
+        self._next_index = first_index
         self._open: tuple[_Kind, int] | None = None  # text or thinking, which have no id of their own
         self._calls: dict[int, int] = {}  # provider's call index -> block index, while open
         self._ready: list[EventRecord] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from peen.wire.worker import Terminal, ToolCallRecord, Usage
 
@@ -20,6 +20,14 @@ class ModelOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     usage: Usage = Usage()
     error_kind: str = ""
     error: str = ""
+
+
+class ToolOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Saved output of a tool step. `seen` is what the call taught the read-before-change ledger."""
+
+    content: str
+    is_error: bool = False
+    seen: Raw = Raw(b"null")
 
 
 class Dispatch(Struct, frozen=True):

@@ -12,6 +12,8 @@ from peen.wire.worker import (
     HistoryRows,
     OpenedTurn,
     OpenTurn,
+    RestoredExecution,
+    RestoreExecution,
 )
 
 
@@ -24,6 +26,9 @@ class Journal(Protocol):
 
     async def open_turn(self, request: OpenTurn) -> OpenedTurn:
         """Open the turn and its execution."""
+
+    async def restore(self, request: RestoreExecution) -> RestoredExecution:
+        """Take hold of a resumed execution and read how far it came."""
 
     async def history(self, request: HistoryPage) -> HistoryRows:
         """A page of the transcript."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -14,19 +14,15 @@ from peen.context.projection import Conversation
 from peen.execution import decide
 from peen.execution.ask import reply_message
 from peen.execution.blocks import Blocks, event
-from peen.execution.decide import Dispatch, Finish, ModelOutput
+from peen.execution.decide import Dispatch, Finish, ModelOutput, ToolOutput
+from peen.execution.restore import Start
 from peen.execution.steps import NOTHING, Done, Next, Step, Steps
 from peen.wire.worker import EventRecord, MessageRecord, Terminal, ToolCallRecord
 
 _encode: Final = msgspec.json.encode
 
 
-class ToolOutput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Saved output of a tool step. `seen` is what the call taught the read-before-change ledger."""
-
-    content: str
-    is_error: bool = False
-    seen: msgspec.Raw = msgspec.Raw(b"null")
+BEGINNING: Final = Start()
 
 
 class ToolRunner(Protocol):
@@ -44,7 +40,7 @@ class _Batch:
 
     def __init__(self, calls: list[ToolCallRecord], *, lanes: int) -> None:
         self.calls, self.lanes = calls, lanes
-        self.waiting = iter(range(lanes, len(calls)))
+        self.waiting: Iterator[int] = iter(range(len(calls)))
         self.results: dict[int, MessageRecord] = {}
         self.follows: dict[int, int | None] = {}
 
@@ -68,10 +64,21 @@ class AgentLoop:
         self._ask, self._tools, self._model = ask, tools, model
         self._round_limit, self._parallelism = round_limit, parallelism
 
-    async def run(self) -> Terminal:
-        """How the execution ended; that end is committed when this returns."""
-        await self._steps.commit(self._next_round(0))
-        for turn_round in itertools.count():
+    async def run(self, start: Start = BEGINNING, *, note: MessageRecord | None = None) -> Terminal:
+        """How the execution ended; that end is committed when this returns.
+
+        `start` is where a resumed execution goes on: what it has saved is used and not done again. `note` tells the
+        model of the pause, before it is asked again.
+        """
+        first = start.turn_round
+        if start.answer is not None:
+            await self._finish_round(first, start.answer, start.results)
+            first += 1
+        elif not start.is_begun:
+            await self._steps.commit(self._next_round(first))
+        if note is not None:
+            self._conversation.add(note)
+        for turn_round in itertools.count(first):
             output = await self._steps.run(
                 self._model_step(turn_round),
                 partial(self._ask, turn_round),
@@ -82,12 +89,20 @@ class AgentLoop:
                     if not self._steps.take_continued():
                         return terminal
                     self._conversation.add(reply_message(output, self._model))
-                case Dispatch(calls=calls):
-                    results = await self._run_tools(turn_round, calls)
-                    self._conversation.add_exchange(reply_message(output, self._model), results)
-            for message in self._steps.take_delivered():
-                self._conversation.add(message)
+                    self._add_delivered()
+                case Dispatch():
+                    await self._finish_round(turn_round, output, {})
         raise AssertionError("itertools.count ended")
+
+    async def _finish_round(self, turn_round: int, output: ModelOutput, saved: Mapping[int, ToolOutput]) -> None:
+        """Run the calls that have no result yet; afterwards the next round has begun."""
+        results = await self._run_tools(turn_round, output.calls, saved)
+        self._conversation.add_exchange(reply_message(output, self._model), results)
+        self._add_delivered()
+
+    def _add_delivered(self) -> None:
+        for message in self._steps.take_delivered():
+            self._conversation.add(message)
 
     def _after_answer(self, turn_round: int, done: Done[ModelOutput]) -> Next:
         match decide.after_answer(done.output, turn_round=turn_round, round_limit=self._round_limit):
@@ -103,11 +118,15 @@ class AgentLoop:
                 begin = [self._tool_step(turn_round, i, call) for i, call in enumerate(calls[: self._parallelism])]
                 return Next(events=[_use_event(call) for call in calls], begin=begin)
 
-    async def _run_tools(self, turn_round: int, calls: list[ToolCallRecord]) -> list[MessageRecord]:
-        """Results of all calls, in the order of the calls; each is committed as soon as it is there."""
-        batch = _Batch(calls, lanes=min(self._parallelism, len(calls)))
+    async def _run_tools(
+        self, turn_round: int, calls: list[ToolCallRecord], saved: Mapping[int, ToolOutput]
+    ) -> list[MessageRecord]:
+        """Results of all calls, in the order of the calls; each new one is committed as soon as it is there."""
+        batch = _Batch(calls, lanes=self._parallelism)
+        batch.results |= {index: result_message(calls[index], output) for index, output in saved.items()}
+        batch.waiting = (index for index in range(len(calls)) if index not in saved)
         async with trio.open_nursery() as nursery:
-            for first in range(batch.lanes):
+            for first in itertools.islice(batch.waiting, batch.lanes):
                 nursery.start_soon(self._lane, turn_round, batch, first)
         return [batch.results[i] for i in range(len(calls))]
 
@@ -129,7 +148,7 @@ class AgentLoop:
 
     async def _call_tool(self, call: ToolCallRecord) -> Done[ToolOutput]:
         output = await self._tools.call(call)
-        message = MessageRecord(role="tool", content=output.content, tool_call_id=call.id, is_error=output.is_error)
+        message = result_message(call, output)
         result: dict[str, object] = {
             "callId": call.id, "name": call.name, "content": output.content, "isError": output.is_error
         }  # fmt: skip
@@ -147,6 +166,11 @@ class AgentLoop:
         kind = "read" if self._tools.is_repeatable(call.name) else "effect"
         given = _encode({"name": call.name, "arguments": call.arguments})
         return Step(f"r{turn_round}.t{index}.handler", kind, given, call_id=call.id)
+
+
+def result_message(call: ToolCallRecord, output: ToolOutput) -> MessageRecord:
+    """The tool message of a result."""
+    return MessageRecord(role="tool", content=output.content, tool_call_id=call.id, is_error=output.is_error)
 
 
 def _use_event(call: ToolCallRecord) -> EventRecord:

@@ -10,6 +10,7 @@ from uuid import UUID
 from peen.entropy import Entropy
 from peen.errors import SessionNotFound
 from peen.model.stream import ModelInfo
+from peen.session.requests import ResumeRequest
 from peen.session.workspace import WorkspacePolicy
 from peen.store import sessions
 from peen.store.database import Database, Reader
@@ -37,6 +38,10 @@ class Api:
     max_summary_bytes: int
     max_data_bytes: int
     entropy: Entropy
+    resume: Callable[[str, ResumeRequest], Awaitable[None]]
+    """Goes on with a paused execution of a session."""
+    continue_input: Callable[[str, str, int], Awaitable[None]]
+    """Lets a message that a Stop left waiting open a turn: session id, request id, stop revision."""
     stop: Callable[[str], Awaitable[bool]]
     """Stops a session by its id; True if a turn was running."""
     release: Callable[[SessionRow], Awaitable[None]]

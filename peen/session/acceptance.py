@@ -15,8 +15,16 @@ from peen.session.state import Known, Outcome
 from peen.store import executions, feed, inbox, messages, sessions, turns
 from peen.store.database import Reader, Tx
 from peen.store.feed import NewEvent
-from peen.wire.client import MessageSend
-from peen.wire.worker import MessageRecord
+from peen.wire.client import Effort, MessageSend
+from peen.wire.worker import MessageRecord, SystemPrompt
+
+
+class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The settings of an accepted message, frozen with it."""
+
+    model: str | None = None
+    reasoning_effort: Effort | None = None
+    system_prompt: SystemPrompt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +38,11 @@ class Acceptance:
     at_ms: int
 
     def _add(self, tx: Tx, session_no: SessionNo, state: Literal["opening", "queued"]) -> int:
-        settings = {
-            "model": self.message.model,
-            "reasoningEffort": self.message.reasoning_effort,
-            "systemPrompt": self.message.system_prompt,
-        }
+        settings = StoredSettings(
+            model=self.message.model,
+            reasoning_effort=self.message.reasoning_effort,
+            system_prompt=self.message.system_prompt,
+        )
         return inbox.add(
             tx,
             session_no,
@@ -104,7 +112,7 @@ def end_accepted(tx: Tx, session_no: SessionNo, turn_id: bytes, ending: Ending, 
         session = sessions.by_no(tx, session_no)
         assert waiting is not None, "every turn begins with an accepted message"
         assert session is not None
-        model = msgspec.json.decode(waiting.settings).get("model") or session.model
+        model = msgspec.json.decode(waiting.settings, type=StoredSettings).model or session.model
         turn_no = turns.open_turn(
             tx,
             turn_id=turn_id,

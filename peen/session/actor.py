@@ -28,13 +28,15 @@ from peen.session.acceptance import (
 )
 from peen.session.decide import Join, Queue, Refuse, Repeat, RunningSettings, Start
 from peen.session.ending import Ending, interrupted
+from peen.session.requests import ResumeRequest, following_turn, order_of, turn_of
+from peen.session.resumption import continue_input, resume
 from peen.session.state import Origin, Outcome, RunningTurn, Submission
-from peen.session.writes import NextTurn, TurnEnd
+from peen.session.writes import TurnEnd
 from peen.store.database import Database
 from peen.wire.client import MessageSend, content_digest
 from peen.wire.feed import Completed, Failed, ack_frame
 from peen.wire.websocket import text_frame
-from peen.wire.worker import CancelTurns, RunTurn, WorkerStruct
+from peen.wire.worker import CancelTurns, WorkerStruct
 
 log = structlog.get_logger(__name__)
 
@@ -101,6 +103,7 @@ class SessionActor:
         self._closed = False
         self._stop: trio.Event | None = None  # set when the Stop that is under way has been carried out
         self._turns: trio.Nursery | None = None
+        self._resumes: list[ResumeRequest] = []
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with self._inbox, trio.open_nursery() as turns:
@@ -126,7 +129,10 @@ class SessionActor:
         acknowledge = partial(self._acknowledge, turn.waiting, outcome)
         self._house.pump.when_published(self._no, end.feed_sequence, acknowledge)
         if end.following is not None:
-            self._begin(_following_turn(end.following, turn.message))
+            self._begin(following_turn(end.following, turn.message))
+        elif self._resumes and self._stop is None and not self._closed:
+            assert self._turns is not None
+            self._turns.start_soon(partial(supervised, partial(self._resume_next, self._resumes.pop(0)), name="resume"))
 
     async def stop(self) -> bool:
         """Stop: everything that runs for this session ends, and nothing begins by itself. True if a turn was running.
@@ -137,6 +143,7 @@ class SessionActor:
         if self._stop is not None:
             return True
         done = self._stop = trio.Event()
+        self._resumes.clear()
         try:
             change = partial(fence, session_no=self._no, at_ms=self._house.entropy.now_ms())
             await self._house.database.write(change, terminal=True)
@@ -146,6 +153,7 @@ class SessionActor:
         if self._running is None:
             self._lift(done)
             return False
+        self._running.is_stopped = True
         assert self._turns is not None
         self._turns.start_soon(self._finish_stop, done)
         return True
@@ -155,6 +163,60 @@ class SessionActor:
         self._closed = True
         if self._running is not None:
             await self._end(self._running, ending)
+
+    # --- paused work
+
+    async def resume(self, request: ResumeRequest) -> None:
+        """Go on with a paused root. While another turn runs, the request waits for its end; a Stop drops it.
+
+        Raises: NotFound, Conflict; nothing has changed then.
+        """
+        if self._closed:
+            raise SessionBusy("the controller is stopping")
+        if self._stop is not None:
+            await self._stop.wait()  # bounded by the Stop itself
+        if self._running is not None:
+            self._resumes.append(request)
+            return
+        await self._resume(request)
+
+    async def continue_input(self, request_id: str, stop_revision: int) -> None:
+        """Let a message that a Stop left waiting open a turn. Raises: NotFound, Conflict, SessionBusy."""
+        if self._closed or self._running is not None or self._stop is not None:
+            raise SessionBusy("a turn is running; continue when it has ended")
+        turn_id = self._house.entropy.uuid4()
+        change = partial(
+            continue_input,
+            session_no=self._no,
+            request_id=UUID(request_id).bytes,
+            stop_revision=stop_revision,
+            turn_id=turn_id.bytes,
+        )
+        row = await self._house.database.write(change)
+        self._begin(turn_of(row, str(turn_id), self._id))
+
+    async def _resume(self, request: ResumeRequest) -> None:
+        change = partial(
+            resume,
+            session_no=self._no,
+            execution_id=UUID(request.execution_id).bytes,
+            control_revision=request.control_revision,
+            caller=request.caller,
+            automatic=request.automatic,
+            at_ms=self._house.entropy.now_ms(),
+        )
+        resumed = await self._house.database.write(change)
+        turn = turn_of(resumed.opener, resumed.turn_id, self._id)
+        turn.execution_id = resumed.execution_id
+        self._begin(turn)
+
+    async def _resume_next(self, request: ResumeRequest) -> None:
+        try:
+            await self._resume(request)
+        except Refused as refused:
+            log.warning(
+                "a resumption that waited is not possible any more", session_id=self._id, reason=refused.message
+            )
 
     # --- Stop
 
@@ -274,15 +336,7 @@ class SessionActor:
 
     async def _run_turn(self, turn: RunningTurn) -> None:
         """Have the worker carry out the turn; whatever goes wrong, the turn has ended when this returns."""
-        message = turn.message
-        request = RunTurn(
-            turn_id=turn.turn_id,
-            request_id=turn.request_id,
-            message=message.message,
-            model=message.model,
-            reasoning_effort=message.reasoning_effort,
-            system_prompt=message.system_prompt,
-        )
+        request = order_of(turn)
         try:
             async with self._house.turn_limit:
                 if self._stop is not None:
@@ -310,6 +364,8 @@ class SessionActor:
     async def _end(self, turn: RunningTurn, ending: Ending) -> None:
         if self._running is not turn:
             return
+        if turn.is_stopped:
+            ending = STOPPED  # also where the Stop itself failed to record that, and whoever is next does it
         change = partial(
             end_accepted,
             session_no=self._no,
@@ -355,22 +411,6 @@ class SessionActor:
 
 
 STOPPED: Final = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")
-
-
-def _following_turn(following: NextTurn, source: MessageSend) -> RunningTurn:
-    """The turn that queued messages open after the one that they were sent to, with its settings.
-
-    Nobody waits for its end: each of its messages was acknowledged when it was queued.
-    """
-    row = following.message
-    message = MessageSend(
-        id=str(UUID(bytes=row.frame_id)),
-        session_id=source.session_id,
-        message=row.content,
-        model=source.model,
-        reasoning_effort=source.reasoning_effort,
-    )
-    return RunningTurn(following.turn_id, str(UUID(bytes=row.request_id)), message)
 
 
 def _failure(error: str) -> Ending:

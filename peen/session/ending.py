@@ -143,12 +143,12 @@ def _end_execution(tx: Tx, turn_no: int, ending: Ending, *, at_ms: int) -> None:
     execution = executions.root_of(tx, turn_no)
     if execution is None:
         return
-    if ending.state == "failed":
+    if execution.state == "paused":  # by a Stop, whose second half this is, or comes instead of
+        executions.release(tx, execution.no, at_ms=at_ms)
+    elif ending.state == "failed":
         executions.settle(tx, execution.no, at_ms=at_ms)
         output = msgspec.json.encode({"state": ending.state, "reason": ending.reason, "error": ending.error})
         executions.end(tx, execution.no, state="failed", output=output, at_ms=at_ms)
-    elif execution.state == "paused":  # by the Stop that ends the turn now
-        executions.release(tx, execution.no, at_ms=at_ms)
     else:
         executions.pause(tx, execution.no, reason=ending.reason, at_ms=at_ms)
 

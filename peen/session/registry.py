@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 import structlog
 import trio
 
 from peen.actors import supervised
-from peen.errors import SessionBusy, SessionNotFound
+from peen.errors import Refused, SessionBusy, SessionNotFound
 from peen.ids import SessionNo
 from peen.session.actor import Household, SessionActor
 from peen.session.ending import Ending
+from peen.session.requests import ResumeRequest
 from peen.session.state import Origin, Submission
 from peen.session.writes import TurnEnd
-from peen.store import sessions
+from peen.store import executions, sessions
 from peen.wire.client import MessageSend
 
 log = structlog.get_logger(__name__)
+
+INTERRUPTED: Final = ("interrupted", "shutdown")
+"""Pause reasons of work that nobody paused on purpose."""
 
 
 class Sessions:
@@ -63,10 +68,29 @@ class Sessions:
 
     async def stop(self, session_id: str) -> bool:
         """Stop a session; True if a turn was running and was told to end. Raises: SessionNotFound."""
-        session = sessions.by_id(self._house.database.reader, UUID(session_id).bytes)
-        if session is None:
-            raise SessionNotFound("no such session; POST /api/v1/sessions/open opens one")
-        return await self._actor(session.no, session.uuid).stop()
+        return await self._known(session_id).stop()
+
+    async def resume(self, session_id: str, request: ResumeRequest) -> None:
+        """Go on with a paused execution. Raises: SessionNotFound, NotFound, Conflict, SessionBusy."""
+        await self._known(session_id).resume(request)
+
+    async def continue_input(self, session_id: str, request_id: str, stop_revision: int) -> None:
+        """Let a message that a Stop left waiting open a turn. Raises: as `resume`."""
+        await self._known(session_id).continue_input(request_id, stop_revision)
+
+    async def resume_after_crash(self) -> int:
+        """Go on with everything that a crash or a shutdown interrupted, and with nothing that a Stop paused."""
+        paused = executions.paused_roots(self._house.database.reader)
+        interrupted = [row for row in paused if row.pause_reason in INTERRUPTED]
+        for row in interrupted:
+            session = sessions.by_no(self._house.database.reader, row.session_no)
+            assert session is not None
+            request = ResumeRequest(str(UUID(bytes=row.id)), row.control_revision, "recovery", automatic=True)
+            try:
+                await self.resume(session.uuid, request)
+            except Refused as refused:
+                log.error("interrupted work cannot go on by itself", session_id=session.uuid, reason=refused.message)
+        return len(interrupted)
 
     async def forget(self, session_no: SessionNo) -> None:
         """End the actor of a session that is being deleted. What waits in its inbox is answered first."""
@@ -77,6 +101,12 @@ class Sessions:
         actor.address.close()
         # No deadline: what waits is refused, each in one transaction, and nothing new comes.
         await self._ended[session_no].wait()
+
+    def _known(self, session_id: str) -> SessionActor:
+        session = sessions.by_id(self._house.database.reader, UUID(session_id).bytes)
+        if session is None:
+            raise SessionNotFound("no such session; POST /api/v1/sessions/open opens one")
+        return self._actor(session.no, session.uuid)
 
     async def close(self, ending: Ending) -> None:
         """Accept nothing more and end every running turn with `ending`; each is tried, whatever happens to others."""

@@ -21,6 +21,7 @@ from peen.wire.worker import (
     EmitEvents,
     HistoryPage,
     OpenTurn,
+    RestoreExecution,
     WireError,
     WorkerStruct,
     encode,
@@ -34,6 +35,7 @@ T = TypeVar("T")
 _DECODE_OPEN: Final = msgspec.json.Decoder(OpenTurn).decode
 _DECODE_HISTORY: Final = msgspec.json.Decoder(HistoryPage).decode
 _DECODE_COMMIT: Final = msgspec.json.Decoder(CommitSteps).decode
+_DECODE_RESTORE: Final = msgspec.json.Decoder(RestoreExecution).decode
 _DECODE_EMIT: Final = msgspec.json.Decoder(EmitEvents).decode
 
 
@@ -60,6 +62,9 @@ class WorkerCalls:
                     self._submit(change, reply, answer=_same)
                 case "turn.open":
                     self._open(payload, reply)
+                case "execution.restore":
+                    restoring = partial(writes.restore, writer=self._writer, request=_DECODE_RESTORE(payload))
+                    self._submit(restoring, reply, answer=_same)
                 case "history.page":
                     reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
                 case _:

@@ -36,6 +36,10 @@ class RunningTurn:
     message: MessageSend
     waiting: list[tuple[str, Origin]] = field(default_factory=list)
     """(client frame id, its socket): the first submission and every resend of it."""
+    execution_id: str | None = None
+    """Set for a turn that goes on after a pause."""
+    is_stopped: bool = False
+    """Whether the fence of a Stop is stored: whatever happens next, the turn ends as cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
+from msgspec import Raw
 
 from peen.errors import StaleClaim
 from peen.ids import SessionNo
@@ -21,6 +22,7 @@ from peen.store.inbox import InboxRow
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
+    NOTHING,
     CommitSteps,
     Committed,
     EmitEvents,
@@ -31,6 +33,9 @@ from peen.wire.worker import (
     MessageRecord,
     OpenedTurn,
     OpenTurn,
+    RestoredExecution,
+    RestoreExecution,
+    SavedStep,
     Terminal,
 )
 
@@ -98,6 +103,7 @@ def open_turn(
         generation_no=writer.generation_no, round_limit=request.round_limit,
         tool_parallelism=request.tool_parallelism, at_ms=at_ms,
     )  # fmt: skip
+    executions.keep_context(tx, execution_no, bytes(request.request_settings))
     audit.open_run(
         tx, run_id=run_id, session_no=no, turn_no=turn_no, execution_no=execution_no, model=request.model,
         settings=bytes(request.request_settings), at_ms=at_ms,
@@ -117,6 +123,34 @@ def open_turn(
         message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
         has_more=has_more,
     )  # fmt: skip
+
+
+def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecution:
+    """A worker takes hold of a resumed execution and reads how far it came. Raises: StaleClaim."""
+    found = executions.details(tx, UUID(request.execution_id).bytes)
+    if found is None or found.session_no != writer.session_no:
+        raise StaleClaim("no such execution in this session")
+    executions.adopt(tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no)
+    settings = msgspec.json.decode(found.context or b"{}")
+    turn = turns.by_no(tx, found.turn_no)
+    prompt, _ = snapshots.of_turn(tx, found.turn_no)
+    assert turn is not None
+    assert prompt is not None, "every opened turn has a prompt"
+    return RestoredExecution(
+        turn=found.turn_no,
+        model=turn.model,
+        reasoning_effort=settings.get("reasoningEffort"),
+        prompt=prompt,
+        round_limit=found.round_limit,
+        tool_parallelism=found.tool_parallelism,
+        history_sequence=messages.first_of_turn(tx, found.turn_no) - 1,
+        message_sequence=sessions.message_sequence(tx, writer.session_no),
+        next_block=feed.next_block(tx, found.turn_no),
+        steps=[
+            SavedStep(step=row.step, state=row.state, output=NOTHING if row.output is None else Raw(row.output))
+            for row in executions.steps(tx, found.no)
+        ],
+    )
 
 
 def history_page(db: Reader, writer: Writer, request: HistoryPage) -> HistoryRows:

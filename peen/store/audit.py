@@ -56,6 +56,10 @@ _END: Final = """
 UPDATE model_run SET state = ?, finish_reason = ?, failure_classification = ?, failure_detail = ?, completed_at_ms = ?
  WHERE turn_no = ? AND state = 'running'
 """
+_REOPEN: Final = """
+UPDATE model_run SET state = 'running', failure_classification = '', failure_detail = '', completed_at_ms = NULL
+ WHERE turn_no = ? AND stage = 'turn' AND state <> 'completed'
+"""
 _CALL: Final = """
 INSERT INTO model_call (key, state, generation_no, request_sequence, response, response_model, finish_reason,
                         prompt_tokens, completion_tokens, reasoning_tokens, cache_read_tokens, cache_write_tokens,
@@ -106,6 +110,11 @@ def open_run(
             "model": model, "settings": settings, "at_ms": at_ms,
         },
     )  # fmt: skip
+
+
+def reopen_runs(tx: Tx, turn_no: int) -> None:
+    """The turn goes on, and so does its model run."""
+    tx.execute(_REOPEN, (turn_no,))
 
 
 def add_call(tx: Tx, *, turn_no: int, execution_no: int, generation_no: int, call: ModelCallRecord) -> None:

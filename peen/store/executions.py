@@ -71,6 +71,11 @@ SELECT pause_reason FROM execution WHERE session_no = ? AND state = 'paused' ORD
 _CLAIM: Final = """
 INSERT INTO activity (key, kind, call_id, state, generation_no, given, started_at_ms)
 VALUES (?, ?, ?, 'running', ?, ?, ?)
+ON CONFLICT (key) DO UPDATE
+   SET state = 'running', attempt = attempt + 1, generation_no = excluded.generation_no,
+       started_at_ms = excluded.started_at_ms, ended_at_ms = NULL
+ WHERE state = 'interrupted'
+RETURNING attempt
 """
 _COMPLETE: Final = """
 UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?
@@ -80,12 +85,41 @@ RETURNING key
 _PAYLOAD: Final = "SELECT state, payload_sha256 FROM activity WHERE key = ?"
 _UNSETTLED: Final = "SELECT key FROM activity WHERE key >= ? AND key < ? AND state = 'running' LIMIT 1"
 _UNCERTAIN: Final = """
-UPDATE activity SET state = CASE WHEN kind = 'effect' THEN 'uncertain' ELSE 'failed' END, ended_at_ms = ?
+UPDATE activity SET state = CASE WHEN kind = 'effect' THEN 'uncertain' ELSE 'interrupted' END, ended_at_ms = ?
  WHERE key >= ? AND key < ? AND state = 'running'
 """
 _STEPS: Final = """
 SELECT key, kind, call_id, state, attempt, given, output FROM activity WHERE key >= ? AND key < ? ORDER BY key
 """
+_CREATED: Final = "UPDATE execution SET context = ? WHERE no = ?"
+_DETAILS: Final = """
+SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no,
+       e.kind, e.round_limit, e.tool_parallelism, e.context, e.created_at_ms, e.ended_at_ms, t.id
+  FROM execution e JOIN turn t ON t.no = e.turn_no
+"""
+_DETAILS_BY_ID: Final = _DETAILS + " WHERE e.id = ?"
+_DETAILS_PAGE: Final = _DETAILS + " WHERE e.session_no = ? ORDER BY e.no DESC LIMIT ? OFFSET ?"
+_PAUSED: Final = _DETAILS + " WHERE e.state = 'paused' AND e.kind = 'root' ORDER BY e.no"
+_RESUME: Final = """
+UPDATE execution
+   SET state = 'running', pause_reason = NULL, holder = NULL, control_revision = control_revision + 1,
+       stop_revision = (SELECT stop_revision FROM session WHERE no = session_no)
+ WHERE no = ? AND state = 'paused' AND control_revision = ?
+RETURNING control_revision
+"""
+_ADOPT: Final = """
+UPDATE execution SET holder = ?, generation_no = ? WHERE no = ? AND state = 'running' AND holder IS NULL RETURNING no
+"""
+_ABANDON: Final = """
+UPDATE execution SET state = 'cancelled', holder = NULL, ended_at_ms = ?, control_revision = control_revision + 1
+ WHERE no = ? AND state = 'paused' AND control_revision = ?
+RETURNING control_revision
+"""
+_RESOLVE: Final = """
+UPDATE activity SET state = ?, output = ?, resolution = ?, ended_at_ms = ? WHERE key = ? AND state = 'uncertain'
+RETURNING key
+"""
+_EVENTS: Final = "SELECT type, data, created_at_ms FROM control_event WHERE key >= ? AND key < ? ORDER BY key"
 _EVENT: Final = """
 INSERT INTO control_event (key, type, data, created_at_ms)
 SELECT no << 32 | event_sequence, ?, ?, ? FROM execution WHERE no = ?
@@ -171,9 +205,15 @@ def pause(tx: Tx, no: int, *, reason: str, at_ms: int) -> None:
 
 
 def claim(tx: Tx, execution_no: int, claim: Claim, *, generation_no: int, at_ms: int) -> None:
-    """Save the input of a step and mark it running, before any of its work is done."""
+    """Save the input of a step and mark it running, before any of its work is done.
+
+    A step that was interrupted, and may be done again, gets another attempt with the input that was saved first.
+    Raises: StepConflict if the step runs, has ended, or had an effect that nobody has looked at.
+    """
     key = keys.join(execution_no, keys.step_position(claim.step))
-    tx.execute(_CLAIM, (key, claim.kind, claim.call_id, generation_no, bytes(claim.given), at_ms))
+    row = tx.row(_CLAIM, (key, claim.kind, claim.call_id, generation_no, bytes(claim.given), at_ms))
+    if row is None:
+        raise StepConflict(f"step {claim.step} cannot begin: it has begun before and was not interrupted")
 
 
 def complete(
@@ -203,7 +243,7 @@ def is_settled(tx: Tx, execution_no: int) -> bool:
 
 
 def settle(tx: Tx, execution_no: int, *, at_ms: int) -> None:
-    """Close steps that were cut off: effects become uncertain, everything else failed."""
+    """Close steps that were cut off: effects become uncertain, everything else may simply be done again."""
     tx.execute(_UNCERTAIN, (at_ms, keys.join(execution_no, 0), keys.join(execution_no + 1, 0)))
 
 
@@ -222,3 +262,92 @@ def pause_reason(db: Reader | Tx, session_no: SessionNo) -> str | None:
     """Why the newest paused execution of the session is paused; None if none is."""
     row = db.row(_PAUSE_REASON, (session_no,))
     return None if row is None else row[0]
+
+
+class ExecutionDetails(NamedTuple):
+    """An execution with what it was started with. `context` is the JSON of its frozen settings."""
+
+    no: int
+    id: bytes
+    session_no: SessionNo
+    turn_no: int
+    state: str
+    pause_reason: str | None
+    control_revision: int
+    holder: bytes | None
+    generation_no: int | None
+    kind: str
+    round_limit: int
+    tool_parallelism: int
+    context: bytes | None
+    created_at_ms: int
+    ended_at_ms: int | None
+    turn_id: bytes
+
+
+def keep_context(tx: Tx, no: int, context: bytes) -> None:
+    """Freeze the settings that the execution was started with."""
+    tx.execute(_CREATED, (context, no))
+
+
+def details(db: Reader | Tx, execution_id: bytes) -> ExecutionDetails | None:
+    row = db.row(_DETAILS_BY_ID, (execution_id,))
+    return None if row is None else ExecutionDetails(*row)
+
+
+def page(db: Reader, session_no: SessionNo, *, limit: int, offset: int) -> list[ExecutionDetails]:
+    """Newest first."""
+    return [ExecutionDetails(*row) for row in db.rows(_DETAILS_PAGE, (session_no, limit, offset))]
+
+
+def paused_roots(db: Reader | Tx) -> list[ExecutionDetails]:
+    """Every paused root execution, of all sessions, oldest first."""
+    return [ExecutionDetails(*row) for row in db.rows(_PAUSED)]
+
+
+def resume(tx: Tx, no: int, *, control_revision: int, at_ms: int, caller: str) -> int | None:
+    """Let a paused execution run again under a new control revision; None if it is not paused at this revision.
+
+    Nobody holds it until a worker adopts it.
+    """
+    row = tx.row(_RESUME, (no, control_revision))
+    if row is None:
+        return None
+    add_event(tx, no, "execution.resumed", {"controlRevision": row[0], "caller": caller}, at_ms=at_ms)
+    return int(row[0])
+
+
+def adopt(tx: Tx, no: int, *, holder: bytes, generation_no: int) -> None:
+    """Take hold of a resumed execution. Raises: StaleClaim if somebody holds it, or it does not run."""
+    if tx.row(_ADOPT, (holder, generation_no, no)) is None:
+        raise StaleClaim("this execution is not waiting for a worker")
+
+
+def abandon(tx: Tx, no: int, *, control_revision: int, at_ms: int, caller: str) -> bool:
+    """End a paused execution as cancelled; False if it is not paused at this revision."""
+    row = tx.row(_ABANDON, (at_ms, no, control_revision))
+    if row is None:
+        return False
+    add_event(tx, no, "execution.abandoned", {"controlRevision": row[0], "caller": caller}, at_ms=at_ms)
+    return True
+
+
+def resolve(
+    tx: Tx, execution_no: int, step: str, *, output: bytes | None, resolution: dict[str, object], at_ms: int
+) -> bool:
+    """Record what somebody decided about an uncertain step: `output` is what it came to, None allows another attempt.
+
+    False if the step is not uncertain (any more).
+    """
+    key = keys.join(execution_no, keys.step_position(step))
+    state = "interrupted" if output is None else "completed"
+    if tx.row(_RESOLVE, (state, output, msgspec.json.encode(resolution), at_ms, key)) is None:
+        return False
+    add_event(tx, execution_no, "activity.resolved", {"step": step, **resolution}, at_ms=at_ms)
+    return True
+
+
+def events(db: Reader | Tx, execution_no: int) -> list[tuple[str, bytes, int]]:
+    """Control history: type, data as JSON, time in ms; oldest first."""
+    rows = db.rows(_EVENTS, (keys.join(execution_no, 0), keys.join(execution_no + 1, 0)))
+    return [(event_type, data, at_ms) for event_type, data, at_ms in rows]

@@ -66,6 +66,10 @@ SELECT type, json_extract(data, '$.index') FROM feed
  WHERE turn_no = ? AND type IN ('content_block_start', 'content_block_stop') ORDER BY key
 """
 
+_LAST_BLOCK: Final = """
+SELECT max(json_extract(data, '$.index')) FROM feed WHERE turn_no = ? AND type = 'content_block_start'
+"""
+
 LOG_TYPES: Final = {
     "userMessage.created": "user.message",
     "turn.started": "session.status_running",
@@ -146,6 +150,12 @@ def events(db: Reader, session_no: SessionNo, *, limit: int, offset: int, newest
     sql = _EVENTS.format(order="DESC" if newest_first else "ASC")
     span = {"low": keys.join(session_no, 0), "high": keys.join(session_no, keys.MAX_SEQUENCE)}
     return map(EventRow._make, db.execute(sql, {**span, "limit": limit, "offset": offset}))
+
+
+def next_block(db: Reader | Tx, turn_no: int) -> int:
+    """The first content block index that the turn has not used."""
+    row = db.row(_LAST_BLOCK, (turn_no,))
+    return 0 if row is None or row[0] is None else int(row[0]) + 1
 
 
 def open_blocks(db: Reader | Tx, turn_no: int) -> list[int]:

@@ -47,6 +47,13 @@ _FORWARD: Final = """
 UPDATE inbox SET turn_id = :next, state = CASE WHEN no = :first THEN 'deferred' ELSE state END
  WHERE state = 'queued' AND session_no = :session_no AND turn_id = :turn_id
 """
+_BY_REQUEST: Final = _SELECT + " WHERE session_no = ? AND request_id = ?"
+_STOPPED: Final = (
+    _SELECT
+    + """ WHERE state = 'queued' AND session_no = ?
+            AND EXISTS (SELECT 1 FROM turn t WHERE t.id = inbox.turn_id AND t.state <> 'running') ORDER BY no"""
+)
+_DEFER: Final = "UPDATE inbox SET state = 'deferred', turn_id = ? WHERE no = ?"
 _SETTLE: Final = "UPDATE inbox SET state = ?, turn_no = ? WHERE no = ?"
 
 
@@ -114,6 +121,21 @@ def by_turn(db: Reader | Tx, session_no: SessionNo, turn_id: bytes) -> InboxRow 
 def opening(db: Reader | Tx) -> list[InboxRow]:
     """Accepted messages that were to open a turn and never did, in order of acceptance, of all sessions."""
     return [InboxRow(*row) for row in db.rows(_OPENING)]
+
+
+def by_request(db: Reader | Tx, session_no: SessionNo, request_id: bytes) -> InboxRow | None:
+    row = db.row(_BY_REQUEST, (session_no, request_id))
+    return None if row is None else InboxRow(*row)
+
+
+def stopped(db: Reader | Tx, session_no: SessionNo) -> list[InboxRow]:
+    """Messages that a Stop left waiting: their turn has ended, and nobody has decided about them."""
+    return [InboxRow(*row) for row in db.rows(_STOPPED, (session_no,))]
+
+
+def defer(tx: Tx, no: int, *, turn_id: bytes) -> None:
+    """Let a waiting message open turn `turn_id`."""
+    tx.execute(_DEFER, (turn_id, no))
 
 
 def settle(tx: Tx, no: int, *, state: str, turn_no: int | None) -> None:

@@ -128,6 +128,17 @@ def _history_message(row: tuple[Any, ...]) -> HistoryMessage:
     return HistoryMessage(sequence=sequence, turn=turn_no, message=record)
 
 
+def first_of_turn(db: Reader | Tx, turn_no: int) -> int:
+    """Sequence of the turn's first message; 0 if it has none."""
+    row = db.row("SELECT min(key) & 0xFFFFFFFF FROM message WHERE turn_no = ?", (turn_no,))
+    return 0 if row is None or row[0] is None else int(row[0])
+
+
+def mark_complete(tx: Tx, turn_no: int) -> None:
+    """The turn goes on: its replies and results are no longer those of a turn that did not finish."""
+    tx.execute("UPDATE message SET incomplete = 0 WHERE turn_no = ?", (turn_no,))
+
+
 def mark_incomplete(tx: Tx, turn_no: int) -> None:
     """The turn did not finish: its replies and results are marked, its user messages are not."""
     tx.execute(_MARK_INCOMPLETE, (turn_no,))

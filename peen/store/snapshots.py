@@ -58,7 +58,7 @@ def read(db: Reader, session_no: SessionNo, kind: Kind, sha256: bytes) -> Snapsh
     return None if row is None else SnapshotRow(*row)
 
 
-def of_turn(db: Reader, turn_no: int) -> tuple[str | None, str | None]:
+def of_turn(db: Reader | Tx, turn_no: int) -> tuple[str | None, str | None]:
     """Prompt and list of tools (JSON) of a turn; None where it never had them."""
     row = db.row(_OF_TURN, (turn_no,))
     assert row is not None, f"no turn {turn_no}"

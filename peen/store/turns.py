@@ -44,6 +44,12 @@ VALUES (:id, :session_no, :request_id, :workspace, :model, 'running', :feed_curs
 RETURNING no
 """
 _REQUEST_CANCEL: Final = "UPDATE turn SET cancel_requested = 1 WHERE no = ? AND state = 'running'"
+_REOPEN: Final = """
+UPDATE turn SET state = 'running', failure_classification = '', cancel_requested = 0, completed_at_ms = NULL,
+                feed_cursor = (SELECT feed_sequence FROM session WHERE no = session_no)
+ WHERE no = ? AND state NOT IN ('running', 'completed')
+RETURNING no
+"""
 _END: Final = """
 UPDATE turn SET state = ?, failure_classification = ?, completed_at_ms = ? WHERE no = ? AND state = 'running'
 RETURNING no
@@ -81,6 +87,11 @@ def open_turn(
 def end_turn(tx: Tx, no: int, *, state: str, classification: str, at_ms: int) -> bool:
     """End a running turn; False if it had ended before, and then nothing changed."""
     return tx.row(_END, (state, classification, at_ms, no)) is not None
+
+
+def reopen(tx: Tx, no: int) -> bool:
+    """Let an unfinished turn run again: a new segment with the same ids. False if it runs or has completed."""
+    return tx.row(_REOPEN, (no,)) is not None
 
 
 def request_cancel(tx: Tx, no: int) -> None:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 import msgspec
 import structlog
 import trio
-from msgspec import Raw
 
-from peen import __version__
 from peen.actors import holds, leaf_of, supervised
 from peen.context.budget import enforced_window, prompt_budget
-from peen.context.projection import Conversation
 from peen.errors import LinkLost, StaleClaim, StorageError
 from peen.execution.ask import Asker, ModelSetup
-from peen.execution.blocks import Blocks, event
+from peen.execution.blocks import Blocks
 from peen.execution.decide import failure
 from peen.execution.loop import AgentLoop
 from peen.execution.steps import Next, Steps
-from peen.harness.facts import runtime_facts
-from peen.harness.prompt import build_prompt, context_hash, snapshot_hash
 from peen.model.stream import ModelInfo, Upstream
 from peen.tool.base import ToolContext
 from peen.tool.ledger import Ledger
+from peen.turn.scene import Scene, admission, opened_scene, restored_scene
 from peen.turn.workshop import AgentTools, Workshop
-from peen.wire.worker import MessageRecord, OpenedTurn, OpenTurn, RunTurn, Terminal
+from peen.wire.worker import RestoreExecution, ResumeTurn, RunTurn, Terminal
 
 log = structlog.get_logger(__name__)
 
@@ -35,14 +32,14 @@ _encode: Final = msgspec.json.encode
 
 
 class TurnActor:
-    """Runs one root turn.
+    """Runs one root turn, from its admission or from where it was paused.
 
-    Owns:  the turn's execution, its blocks and its ledger. Borrows: the workshop.
+    Owns:  the turn's execution and its blocks. Borrows: the workshop.
     Ends:  after the terminal commit. Cancelling its scope ends provider request and commands; the turn's end is then
            recorded by whoever cancelled it. `state` says how it ended, as far as this worker knows.
     """
 
-    def __init__(self, command: RunTurn, workshop: Workshop) -> None:
+    def __init__(self, command: RunTurn | ResumeTurn, workshop: Workshop) -> None:
         self._command, self._shop = command, workshop
         self._steps: Steps | None = None
         self.state = "running"
@@ -53,92 +50,61 @@ class TurnActor:
         Raises: whatever prevented its admission, with nothing written; LinkLost. After admission every other fault
         becomes the turn's recorded failure.
         """
-        upstream, model = self._shop.models.default(self._command.model or self._shop.settings.default_model)
         holder = self._shop.entropy.uuid4().hex
-        request = self._admission(model, holder)
-        opened = await self._shop.journal.open_turn(request)
-        steps = Steps(self._shop.journal, execution_id=opened.execution_id, holder=holder)
-        steps.message_sequence = opened.message_sequence
-        self._steps = steps
+        match self._command:
+            case RunTurn() as command:
+                upstream, model = self._shop.models.default(command.model or self._shop.settings.default_model)
+                request = admission(command, self._shop, model, holder)
+                opened = await self._shop.journal.open_turn(request)
+                prepare = partial(opened_scene, command, self._shop, request, opened)
+                self._hold(opened.execution_id, holder, opened.message_sequence)
+            case ResumeTurn(execution_id=execution_id):
+                restored = await self._shop.journal.restore(RestoreExecution(execution_id=execution_id, holder=holder))
+                upstream, model = self._shop.models.resolve(restored.model)
+                prepare = partial(restored_scene, self._shop, restored)
+                self._hold(execution_id, holder, restored.message_sequence)
         await supervised(
-            partial(self._work, opened, request, steps, upstream, model),
+            partial(self._work, prepare, upstream, model),
             name=f"turn {self._command.turn_id}",
             failed=self._record_failure,
         )
 
-    async def _work(
-        self, opened: OpenedTurn, request: OpenTurn, steps: Steps, upstream: Upstream, model: ModelInfo
-    ) -> None:
-        settings = self._shop.settings
-        await self._shop.transcript.catch_up(opened, self._shop.journal)
-        conversation = Conversation()
-        conversation.add_history(self._shop.transcript.messages)
-        for message in [*request.messages, *opened.opening]:
-            conversation.add(message)
+    def _hold(self, execution_id: str, holder: str, message_sequence: int) -> None:
+        self._steps = Steps(self._shop.journal, execution_id=execution_id, holder=holder)
+        self._steps.message_sequence = message_sequence
+
+    async def _work(self, prepare: Callable[[], Awaitable[Scene]], upstream: Upstream, model: ModelInfo) -> None:
+        settings, steps = self._shop.settings, self._steps
+        assert steps is not None
+        scene = await prepare()
         setup = ModelSetup(
             upstream=upstream,
             model=model,
-            prompt=request.prompt,
+            prompt=scene.prompt,
             tools=self._shop.tools.definitions,
             settings=settings,
-            reasoning_effort=self._command.reasoning_effort,
+            reasoning_effort=scene.reasoning_effort,
         )
-        blocks = Blocks()
-        asker = Asker(setup, conversation=conversation, blocks=blocks, steps=steps, entropy=self._shop.entropy)
+        blocks = Blocks(scene.first_block)
+        asker = Asker(setup, conversation=scene.conversation, blocks=blocks, steps=steps, entropy=self._shop.entropy)
         loop = AgentLoop(
             steps=steps,
-            conversation=conversation,
+            conversation=scene.conversation,
             blocks=blocks,
             ask=asker.answer,
-            tools=AgentTools(self._shop.tools, self._tool_context(model)),
+            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger)),
             model=model.name,
-            round_limit=request.round_limit,
-            parallelism=request.tool_parallelism,
+            round_limit=scene.round_limit,
+            parallelism=scene.parallelism,
         )
         limit_s = math.inf if settings.turn_timeout_ms is None else settings.turn_timeout_ms / 1000
         with trio.move_on_after(limit_s) as limit:
-            self.state = (await loop.run()).state
+            self.state = (await loop.run(scene.start, note=scene.note)).state
         if limit.cancelled_caught:
             seconds = f"{limit_s:g} s"
             await self._end(failure(f"the turn took longer than {seconds} (PEEN_TURN_TIMEOUT)", reason="timeout"))
 
-    def _admission(self, model: ModelInfo, holder: str) -> OpenTurn:
-        shop, command = self._shop, self._command
-        facts = runtime_facts(shop.entropy, peen_version=__version__)
-        parts = build_prompt(workspace=str(shop.workspace), facts=facts, system_prompt=command.system_prompt)
-        manifest = snapshot_hash(parts.context_manifest)
-        request_settings = {
-            "model": model.name,
-            "reasoningEffort": command.reasoning_effort,
-            "maxRounds": shop.settings.max_tool_rounds,
-            "maxConcurrentTools": shop.settings.max_concurrent_tools,
-            "toolTimeoutMs": shop.settings.tool_timeout_ms,
-            "timeoutMs": shop.settings.turn_timeout_ms,
-            "maxToolResultTokens": shop.settings.max_tool_result_tokens,
-        }
-        started: dict[str, object] = {
-            "sessionId": shop.session_id,
-            "model": model.name,
-            "workspace": str(shop.workspace),
-        }
-        return OpenTurn(
-            turn_id=command.turn_id,
-            holder=holder,
-            model=model.name,
-            prompt=parts.effective_prompt,
-            context_manifest=Raw(parts.context_manifest),
-            context_content=parts.context_content,
-            context_hash=context_hash(manifest, parts.effective_prompt),
-            tools=Raw(_encode(shop.tools.definitions)),
-            round_limit=shop.settings.max_tool_rounds,
-            tool_parallelism=shop.settings.max_concurrent_tools,
-            request_settings=Raw(_encode(request_settings)),
-            messages=[MessageRecord(role="user", content=command.message)],
-            events=[event("turn.started", started)],
-            known_sequence=shop.transcript.known_sequence,
-        )
-
-    def _tool_context(self, model: ModelInfo) -> ToolContext:
+    def _tool_context(self, model: ModelInfo, ledger: Ledger) -> ToolContext:
         shop = self._shop
         window = enforced_window(model.context_window_tokens, shop.settings.max_context_tokens)
         return ToolContext(
@@ -146,7 +112,7 @@ class TurnActor:
             home=shop.home,
             workspace=shop.workspace,
             settings=shop.settings,
-            ledger=Ledger(),
+            ledger=ledger,
             environment=shop.command_environment,
             locks=shop.locks,
             entropy=shop.entropy,

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Raw
 
 from peen.entropy import Entropy
+from peen.execution.decide import ToolOutput
 from peen.execution.journal import Journal
-from peen.execution.loop import ToolOutput
 from peen.model.registry import Models
 from peen.tool.base import ToolContext
 from peen.tool.locks import FileLocks
@@ -29,16 +29,19 @@ class Transcript:
     def known_sequence(self) -> int:
         return self.messages[-1].sequence if self.messages else 0
 
+    async def reach(self, sequence: int, journal: Journal) -> None:
+        """Read on until every message up to `sequence` is known."""
+        while self.known_sequence < sequence:
+            page = await journal.history(HistoryPage(after_sequence=self.known_sequence, up_to_sequence=sequence))
+            if not page.history:
+                return
+            self.messages.extend(page.history)
+
     async def catch_up(self, opened: OpenedTurn, journal: Journal) -> None:
         """Take what came with the admission of a turn, and page on if there is more."""
         self.messages.extend(opened.history)
-        has_more = opened.has_more
-        while has_more:
-            page = await journal.history(
-                HistoryPage(after_sequence=self.known_sequence, up_to_sequence=opened.history_sequence)
-            )
-            self.messages.extend(page.history)
-            has_more = page.has_more
+        if opened.has_more:
+            await self.reach(opened.history_sequence, journal)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,13 @@ class TurnCompleted(Payload, frozen=True, kw_only=True):
     finish_reason: str | None = None
 
 
+class TurnResumed(Payload, frozen=True, kw_only=True):
+    """A turn that had ended unfinished goes on: a new segment with the same ids, block indexes go on."""
+
+    execution_id: str
+    control_revision: Count
+
+
 class TurnFailed(Payload, frozen=True, kw_only=True):
     """The turn ended without an answer. `reason` is a word for programs, `error` a text for people."""
 
@@ -223,6 +230,7 @@ EVENTS: Final[dict[str, type[Struct]]] = {
     "userMessage.queued": UserMessageQueued,
     "userMessage.delivered": UserMessageDelivered,
     "turn.started": TurnStarted,
+    "turn.resumed": TurnResumed,
     "turn.completed": TurnCompleted,
     "turn.failed": TurnFailed,
     "turn.cancelled": TurnCancelled,

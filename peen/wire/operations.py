@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from peen import errors
 from peen.errors import PeenError
-from peen.wire import audit, rest
+from peen.wire import audit, execution, rest
 from peen.wire.notice import Notice
 
 API: Final = "/api/v1"
@@ -102,6 +102,7 @@ TAGS: Final[dict[str, str]] = {
     "sessions": "A session is one conversation about one directory.",
     "transcript": "What a session said and did.",
     "notices": "Reports of what happened outside the model's own calls.",
+    "executions": "Work step by step, and decisions about work that is paused.",
     "models": "What upstreams offer.",
     "places": "Where a session may be, and the workers that it had there.",
     "audit": "What models were asked, what they answered and what that used.",
@@ -109,6 +110,45 @@ TAGS: Final[dict[str, str]] = {
 """What each tag gathers."""
 
 # --- the table ------------------------------------------------------------------------------------------------------
+
+_CONFLICT: Final = Failure.of(errors.Conflict, "it is not in that state, or at another revision; nothing changed")
+_EXECUTION: Final = f"{API}/session/executions/{{executionId}}"
+_EXECUTIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        "GET", f"{API}/session/executions", "listExecutions", "executions",
+        "The executions of a session, newest first.", execution.ExecutionPage, session=True, query=_paging(),
+    ),
+    Operation(
+        "GET", _EXECUTION, "getExecution", "executions", "One execution with its steps and decisions.",
+        execution.ExecutionView, session=True, about="Reading resumes nothing.",
+    ),
+    Operation(
+        "POST", f"{_EXECUTION}/pause", "pauseExecution", "executions", "Stop a running execution.",
+        execution.ExecutionView, status=202, session=True, failures=(_CONFLICT,),
+    ),
+    Operation(
+        "POST", f"{_EXECUTION}/resume", "resumeExecution", "executions", "Go on with paused work.",
+        execution.ExecutionView, status=202, session=True, body=execution.ResumeExecution, failures=(_CONFLICT,),
+        about=(
+            "The same turn goes on with the same ids, block indexes included; `turn.resumed` opens the segment. While "
+            "another turn runs, it waits for its end; a Stop drops it. An uncertain activity must be resolved first."
+        ),
+    ),
+    Operation(
+        "POST", f"{_EXECUTION}/abandon", "abandonExecution", "executions", "Give paused work up.",
+        execution.ExecutionView, session=True, body=execution.AbandonExecution, failures=(_CONFLICT,),
+    ),
+    Operation(
+        "POST", f"{_EXECUTION}/activities/{{activityId}}/resolve", "resolveActivity", "executions",
+        "Decide about an uncertain activity.", execution.ExecutionView, session=True, body=execution.ResolveActivity,
+        failures=(_CONFLICT,), about="It resumes nothing.",
+    ),
+    Operation(
+        "POST", f"{API}/session/continue", "continueInput", "executions",
+        "Let a message that a Stop left waiting open a turn.", rest.Session, status=202, session=True,
+        body=execution.ContinueInput, failures=(_CONFLICT,),
+    ),
+)  # fmt: skip
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
@@ -186,6 +226,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             "and `turn` are reserved as first parts."
         ),
     ),
+    *_EXECUTIONS,
     Operation(
         "GET", f"{API}/models", "listModels", "models", "The models that a message may name.", rest.ModelList,
         about="As found when the controller started; no provider is asked.",

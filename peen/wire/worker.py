@@ -281,6 +281,40 @@ class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     has_more: bool = False
 
 
+class SavedStep(WorkerStruct, frozen=True, kw_only=True):
+    """A step as the store has it. `output` is null unless the step has ended."""
+
+    step: str
+    state: str
+    output: Raw = NOTHING
+
+
+class RestoreExecution(WorkerStruct, frozen=True, kw_only=True):
+    """Take hold of a resumed execution, under a new holder, and learn how far it came."""
+
+    execution_id: str
+    holder: str
+
+
+class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
+    """What the execution was started with, frozen, and every step so far in the order of the workflow.
+
+    The transcript before the turn ends at `history_sequence`; the turn's own rows follow. `next_block` is the first
+    free content block index.
+    """
+
+    turn: int
+    model: str
+    reasoning_effort: str | None = None
+    prompt: str
+    round_limit: int
+    tool_parallelism: int
+    history_sequence: int
+    message_sequence: int
+    next_block: int
+    steps: list[SavedStep]
+
+
 class HistoryPage(WorkerStruct, frozen=True, kw_only=True):
     after_sequence: int
     up_to_sequence: int
@@ -362,6 +396,13 @@ class RunTurn(WorkerStruct, frozen=True, kw_only=True):
     system_prompt: SystemPrompt | None = None
 
 
+class ResumeTurn(WorkerStruct, frozen=True, kw_only=True):
+    """Go on with a turn whose execution was resumed."""
+
+    turn_id: str
+    execution_id: str
+
+
 class TurnEnded(WorkerStruct, frozen=True, kw_only=True):
     state: str
 
@@ -384,12 +425,14 @@ class ShutDown(WorkerStruct, frozen=True, kw_only=True):
 
 CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "turn.open": (OpenTurn, OpenedTurn),
+    "execution.restore": (RestoreExecution, RestoredExecution),
     "history.page": (HistoryPage, HistoryRows),
     "steps.commit": (CommitSteps, Committed),
     "events.emit": (EmitEvents, Emitted),
 }
 COMMANDS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "runTurn": (RunTurn, TurnEnded),
+    "resumeTurn": (ResumeTurn, TurnEnded),
     "cancel": (CancelTurns, TurnsCancelled),
     "shutdown": (Shutdown, ShutDown),
 }

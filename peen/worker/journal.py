@@ -14,6 +14,8 @@ from peen.wire.worker import (
     HistoryRows,
     OpenedTurn,
     OpenTurn,
+    RestoredExecution,
+    RestoreExecution,
 )
 from peen.worker.link import ControllerLink
 from peen.worker.peer import Answer
@@ -31,6 +33,9 @@ class LinkJournal:
 
     async def open_turn(self, request: OpenTurn) -> OpenedTurn:
         return await self._link.call(request, OpenedTurn)
+
+    async def restore(self, request: RestoreExecution) -> RestoredExecution:
+        return await self._link.call(request, RestoredExecution)
 
     async def history(self, request: HistoryPage) -> HistoryRows:
         return await self._link.call(request, HistoryRows)

@@ -21,6 +21,7 @@ from peen.turn.workshop import Workshop
 from peen.wire.worker import (
     CancelTurns,
     LaunchDocument,
+    ResumeTurn,
     RunTurn,
     ShutDown,
     Shutdown,
@@ -102,7 +103,7 @@ class _Worker:
     async def obey(self, method: str, request: WorkerStruct) -> WorkerStruct:
         """Carry out one command of the controller, in a task of its own."""
         match request:
-            case RunTurn():
+            case RunTurn() | ResumeTurn():
                 await self._ready.wait()  # bounded by the start of this worker
                 return await self._run_turn(request)
             case CancelTurns():
@@ -117,7 +118,7 @@ class _Worker:
             case _:
                 raise PeenError(f"unknown command {method}")
 
-    async def _run_turn(self, request: RunTurn) -> TurnEnded:
+    async def _run_turn(self, request: RunTurn | ResumeTurn) -> TurnEnded:
         assert self._shop is not None
         actor = TurnActor(request, self._shop)
         with trio.CancelScope() as scope:

@@ -208,8 +208,10 @@ def whole_turn(message: str, text: str, *, first: int = 1) -> list[bytes]:
 
 
 def press() -> None:
-    """SIGINT to this process, as from a terminal."""
-    os.kill(os.getpid(), signal.SIGINT)
+    """SIGINT to this process, as from a terminal; to its main thread, whose wait it is to end at once."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
 
 
 # --- settings -------------------------------------------------------------------------------------------------------

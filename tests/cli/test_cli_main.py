@@ -54,7 +54,7 @@ def test_a_borrowed_turn_imports_nothing_heavy() -> None:
     assert imported_after("import peen.cli.exec, peen.cli.borrow, peen.cli.screen") == set()
 
 
-@pytest.mark.parametrize("module", ["stop", "session", "control"])
+@pytest.mark.parametrize("module", ["stop", "session", "sessionend", "attach", "control", "models"])
 def test_the_other_short_commands_import_nothing_heavy(module: str) -> None:
     assert imported_after(f"import peen.cli.{module}") == set()
 

@@ -53,6 +53,13 @@ def test_every_other_end_has_a_code_of_its_own(kind: str, data: dict[str, Any], 
     assert (outcome.reason, outcome.error) == (data["reason"], data.get("error"))
 
 
+def test_a_second_acknowledgement_is_none() -> None:
+    view = view_of(*whole_turn("hello", "the answer"))
+    told = ack({"queued": False}, OURS)
+
+    assert [view.fold(told), view.fold(told), view.fold(ack({"queued": False}, OTHER))] == [True, False, True]
+
+
 def test_a_refusal_is_known_by_its_missing_request() -> None:
     outcome = view_of(ack({"code": "SESSION_BUSY", "message": "a turn is running"}, OURS, request=None)).outcome()
 

@@ -48,6 +48,9 @@ class Office:
         async def stop(_session_id: str) -> bool:
             raise AssertionError("no test of this kit stops a session")
 
+        async def never(*_given: object) -> None:
+            raise AssertionError("no test of this kit goes on with paused work")
+
         self.api = Api(
             database=self.database,
             policy=WorkspacePolicy(self.directory, self.directory / "state", self.directory / "config"),
@@ -60,6 +63,8 @@ class Office:
             max_data_bytes=65_536,
             entropy=ClockEntropy(3),
             stop=stop,
+            resume=never,
+            continue_input=never,
             release=release,
         )
 

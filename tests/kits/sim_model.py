@@ -94,6 +94,8 @@ class SimUpstream:
         """The newest message that the script answers, and how many answers it has had."""
         answers = 0
         for message in reversed(request.messages):
+            if message.role == "system":
+                break  # the end of a turn that did not complete: what was asked before it is over
             if message.role == "assistant":
                 answers += 1
             elif message.role == "user" and (message.content in self._script or message.content.startswith(PROBE)):

@@ -89,8 +89,11 @@ SCENARIOS: Final = {
                 "tools": [
                     [
                         asks(
-                            ("look", work("look.1", takes_s=0.2)), ("change", work("change.1", takes_s=0.1)),
-                            ("change", work("change.2", fail=True)), ("look", work("look.2")), text="on it",
+                            ("look", work("look.1", takes_s=0.2)),
+                            ("change", work("change.1", takes_s=0.1)),
+                            ("change", work("change.2", fail=True)),
+                            ("look", work("look.2")),
+                            text="on it",
                         )
                     ],
                     [asks(("change", work("change.3")))],

@@ -14,6 +14,7 @@ from sim_model import Ledger, SimChange, SimLook, SimUpstream
 from sim_plan import PlannedFaults
 from world_kit import ClockEntropy
 
+from peen.errors import WorkerFailed
 from peen.model.registry import Models
 from peen.space.control import WorkerProcess
 from peen.space.door import Door, Expected
@@ -25,7 +26,7 @@ from peen.wire.worker import LaunchDocument
 from peen.worker.framing import FrameStream
 from peen.worker.journal import LinkJournal
 from peen.worker.link import ControllerLink, _greet
-from peen.worker.main import EXIT_LINK_LOST, EXIT_OK, _Worker
+from peen.worker.main import EXIT_LINK_LOST, EXIT_OK, EXIT_REFUSED, _Worker
 
 KILLED: Final = -9
 
@@ -123,7 +124,11 @@ class SimSpace:
         await door.knock(process.wire)
         worker = SimWorker(document, self._upstream, self._ledger, seed=self._seed * 1000 + 500 + process.pid)
         frames = FrameStream(process.wire.worker)
-        link = ControllerLink(frames, await _greet(frames, document), worker.obey)
+        try:
+            ack = await _greet(frames, document)
+        except WorkerFailed:
+            return EXIT_REFUSED
+        link = ControllerLink(frames, ack, worker.obey)
         await worker.serve(link)
         return EXIT_OK if worker.told_to_stop else EXIT_LINK_LOST
 
@@ -195,4 +200,3 @@ class SimSupervisor(Supervisor):
         self._actors[place.session_id] = actor
         self._nursery.start_soon(self._run, actor)
         return actor
-

@@ -161,7 +161,7 @@ async def test_an_address_that_is_none_is_not_tried_again(make: Make, url: str) 
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused_for_good(
-    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     async with provider(answering(HI), tls=True) as (url, _):
@@ -172,10 +172,15 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_for_good(
 
 
 async def test_a_server_without_tls_behind_an_https_address_is_told_apart(make: Make) -> None:
-    async with provider(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as (url, _):
-        found = await failure(make, url.replace("http:", "https:"))
+    async def handle(stream: Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    assert str(found).startswith(f"cannot connect to {origin(url).replace('http:', 'https:')}: TLS failed: ")
+    async with provider(handle) as (url, _):
+        encrypted = url.replace("http:", "https:")
+        found = await failure(make, encrypted)
+
+    assert str(found).startswith(f"cannot connect to {origin(encrypted)}: TLS failed: ")
     assert found.retryable
 
 
@@ -184,6 +189,7 @@ async def test_a_server_that_takes_too_long_to_accept_is_given_up(make: Make, mo
     found: list[ModelError] = []
 
     async def handle(stream: Stream) -> None:
+        await stream.receive_some()  # the beginning of TLS, which nobody answers
         reached.set()
         await trio.sleep_forever()
 
@@ -231,17 +237,6 @@ async def test_repeated_headers_are_joined(make: Make) -> None:
         assert reply.headers.get("x-b", "none") == "none"
 
 
-async def test_a_refusal_that_comes_before_the_body_was_read_is_an_answer(make: Make) -> None:
-    async def handle(stream: Stream) -> None:
-        await stream.receive_some(1)
-        await stream.send_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
-
-    async with provider(handle) as (url, _), transport(make, url) as made:
-        async with made.send("POST", url, {}, b"x" * 16_000_000) as reply:
-            assert reply.status == 413
-            assert await reply.receive() == b"big"
-
-
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -269,11 +264,11 @@ async def test_an_answer_that_breaks_off_is_a_transport_fault(make: Make, pieces
 
 
 async def test_what_came_in_front_of_a_fault_is_given_out(make: Make) -> None:
-    async with provider(answering(CHUNKED + b"2\r\nhi\r\nnonsense\r\n", ends=True)) as (url, _):
-        async with transport(make, url) as made, made.send("GET", url, {}) as reply:
-            assert await reply.receive() == b"hi"
-            with pytest.raises(ModelError, match="broke"):
-                await reply.receive()
+    handler = answering(CHUNKED + b"2\r\nhi\r\nnonsense\r\n", ends=True)
+    async with provider(handler) as (url, _), transport(make, url) as made, made.send("GET", url, {}) as reply:
+        assert await reply.receive() == b"hi"
+        with pytest.raises(ModelError, match="broke"):
+            await reply.receive()
 
 
 async def test_an_answer_that_makes_no_sense_is_not_quoted(make: Make) -> None:
@@ -303,9 +298,8 @@ async def test_compression_that_nobody_asked_for_is_undone(make: Make) -> None:
 
 async def test_a_redirect_is_an_answer_and_is_not_followed(make: Make) -> None:
     handler = answering(b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\nContent-Length: 0\r\n\r\n")
-    async with provider(handler) as (url, _), transport(make, url) as made:
-        async with made.send("GET", url, {"authorization": "Bearer k"}) as reply:
-            assert reply.status == 302
+    async with provider(handler) as (url, _), transport(make, url) as made, made.send("GET", url, {}) as reply:
+        assert reply.status == 302
 
 
 # --- leaving ----------------------------------------------------------------------------------------------------------
@@ -363,13 +357,16 @@ async def test_an_answer_may_be_left_between_two_pieces(make: Make, rest: bytes,
 
 
 async def test_an_error_of_the_caller_leaves_a_connection_whose_answer_was_read(make: Make) -> None:
+    async def ask(made: Transport, url: str) -> None:
+        async with made.send("GET", url, {}) as reply:
+            while await reply.receive():
+                pass
+            raise ModelError("status 500", kind="server_error", retryable=True)
+
     async with provider(answering(HI)) as (url, serving), transport(make, url) as made:
         for _ in range(2):
             with pytest.raises(ModelError, match="status"):
-                async with made.send("GET", url, {}) as reply:
-                    while await reply.receive():
-                        pass
-                    raise ModelError("status 500", kind="server_error", retryable=True)
+                await ask(made, url)
 
     assert serving.connections == 1
 
@@ -379,11 +376,8 @@ async def test_an_error_of_the_caller_leaves_a_connection_whose_answer_was_read(
     [
         HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi",
         b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi",
-        HI + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
-        HEAD + b"Content-Length: 2\r\n\r\nhi, and more",
-        HEAD + b"Content-Length: 0\r\n\r\nmore",
     ],
-    ids=["close", "1.0", "another answer", "more than announced", "more than nothing"],
+    ids=["close", "1.0"],
 )
 async def test_a_connection_that_cannot_serve_another_request_does_not(make: Make, answer: bytes) -> None:
     async with provider(answering(answer, ends=False)) as (url, serving), transport(make, url) as made:

@@ -80,7 +80,7 @@ def is_whole(data: bytes) -> bool:
 
 
 def answering(*pieces: bytes, ends: bool | None = None) -> Handler:
-    """Answers every request with `pieces`; after one if `ends`, which is the default where the answer is not chunked."""
+    """Answers requests with `pieces`, and closes after the first if `ends`: by default where no chunk of 0 is last."""
     only_once = not pieces[-1].endswith(END) if ends is None else ends
 
     async def handle(stream: Stream) -> None:

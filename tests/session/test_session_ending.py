@@ -158,7 +158,7 @@ async def test_an_interrupted_or_stopped_execution_is_paused_so_that_somebody_ca
         assert (after.state, after.holder) == ("paused", None)
         assert after.control_revision == before.control_revision + 1
         assert executions.pause_reason(db.reader, home.no) == ending.reason
-        assert steps_of(db, after.no) == [("r0.t1.handler", "uncertain"), ("r0.t2.handler", "failed")]
+        assert steps_of(db, after.no) == [("r0.t1.handler", "uncertain"), ("r0.t2.handler", "interrupted")]
 
 
 async def test_a_failed_execution_ends_with_its_turn_and_none_of_its_steps_runs() -> None:
@@ -169,7 +169,7 @@ async def test_a_failed_execution_ends_with_its_turn_and_none_of_its_steps_runs(
         row = execution_of(db, str(uuid(3001)))
 
         assert (row.state, row.holder) == ("failed", None)
-        assert steps_of(db, row.no) == [("r0.t1.handler", "uncertain"), ("r0.t2.handler", "failed")]
+        assert steps_of(db, row.no) == [("r0.t1.handler", "uncertain"), ("r0.t2.handler", "interrupted")]
 
 
 @pytest.mark.parametrize("ending", ALL, ids=lambda ending: ending.state)

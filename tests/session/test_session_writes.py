@@ -360,7 +360,7 @@ async def test_a_step_is_claimed_once() -> None:
         await turn.commit(claims=[claim("r0.model")])
         before = dump(db)
 
-        with pytest.raises(apsw.ConstraintError):
+        with pytest.raises(StepConflict):
             await turn.commit(claims=[claim("r0.model")], events=[frame()])
         assert dump(db) == before
 

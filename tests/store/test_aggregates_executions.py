@@ -137,7 +137,7 @@ async def test_a_pause_voids_the_holder_raises_the_revision_and_leaves_effects_u
 
         assert row is not None
         assert (row.state, row.holder, row.control_revision) == ("paused", None, run.row.control_revision + 1)
-        assert [state for _, state in run.states()] == ["uncertain", "failed", "completed"]
+        assert [state for _, state in run.states()] == ["uncertain", "interrupted", "completed"]
         assert events == [("execution.paused", b'{"reason":"interrupted","controlRevision":2}')]
         with pytest.raises(StaleClaim):
             await run.held()
@@ -205,7 +205,7 @@ async def test_an_execution_is_settled_while_none_of_its_own_steps_runs() -> Non
         assert not await is_settled()
         await one.complete("r0.model", failed=True)
         assert await is_settled()
-        assert one.states() == [("r0.model", "failed")]
+        assert one.states() == [("r0.model", "interrupted")]
 
 
 async def test_settling_closes_the_steps_of_this_execution_alone() -> None:

@@ -182,7 +182,7 @@ CREATE TABLE activity (
     key            INTEGER PRIMARY KEY,
     kind           TEXT NOT NULL,
     call_id        TEXT,
-    state          TEXT NOT NULL CHECK (state IN ('running', 'completed', 'failed', 'uncertain')),
+    state          TEXT NOT NULL CHECK (state IN ('running', 'completed', 'failed', 'interrupted', 'uncertain')),
     attempt        INTEGER NOT NULL DEFAULT 1,
     generation_no  INTEGER REFERENCES generation (no),
     given          BLOB NOT NULL,

@@ -46,6 +46,7 @@ EVENTS: Final[dict[str, Struct]] = {
     "userMessage.queued": events.UserMessageQueued(message="And how long is it?"),
     "userMessage.delivered": events.UserMessageDelivered(message="And how long is it?"),
     "turn.started": events.TurnStarted(session_id=SESSION, model=MODEL, workspace=WORKSPACE),
+    "turn.resumed": events.TurnResumed(execution_id=REQUEST, control_revision=3),
     "turn.completed": events.TurnCompleted(model=MODEL, text=ANSWER, finish_reason="stop"),
     "turn.failed": events.TurnFailed(reason="agentRun", error="the provider answered 500 (gave up after 11 attempts)"),
     "turn.cancelled": events.TurnCancelled(reason="stopped by the user"),

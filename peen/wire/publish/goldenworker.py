@@ -41,6 +41,14 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
         ),
         worker.OpenedTurn(execution_id=_EXECUTION, turn=2, history_sequence=2, message_sequence=3, history=_HISTORY),
     ),
+    "execution.restore": (
+        worker.RestoreExecution(execution_id=_EXECUTION, holder=_HOLDER),
+        worker.RestoredExecution(
+            turn=7, model=MODEL, prompt="You are an agent.", round_limit=200, tool_parallelism=4, history_sequence=2,
+            message_sequence=5, next_block=3,
+            steps=[worker.SavedStep(step="r0.prepare", state="completed", output=Raw(b"{}"))],
+        ),
+    ),
     "history.page": (
         worker.HistoryPage(after_sequence=0, up_to_sequence=2),
         worker.HistoryRows(history=_HISTORY, has_more=True),
@@ -74,6 +82,10 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
     ),
 }  # fmt: skip
 COMMANDS: Final[dict[str, tuple[Struct, Struct]]] = {
+    "resumeTurn": (
+        worker.ResumeTurn(turn_id=_TURN, execution_id=_EXECUTION),
+        worker.TurnEnded(state="completed"),
+    ),
     "runTurn": (
         worker.RunTurn(turn_id=_TURN, request_id=REQUEST, message=QUESTION, reasoning_effort="low"),
         worker.TurnEnded(state="completed"),

@@ -1,0 +1,59 @@
+"""Where a resumed execution goes on. Pure: saved steps in, a starting point out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from peen.execution.decide import ModelOutput, ToolOutput
+from peen.wire.worker import SavedStep
+
+_decode_answer: Final = msgspec.json.Decoder(ModelOutput).decode
+_decode_result: Final = msgspec.json.Decoder(ToolOutput).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The point from which the loop goes on.
+
+    `turn_round` is the round to work on. With `answer` its model has answered and `results` (by position of the call)
+    are there already; without it, the model is asked. `is_begun` says that the round's model step was begun before, so
+    that only its claim is renewed.
+    """
+
+    turn_round: int = 0
+    answer: ModelOutput | None = None
+    results: dict[int, ToolOutput] = field(default_factory=dict)
+    is_begun: bool = False
+
+
+def starting_point(steps: Iterable[SavedStep]) -> Start:
+    """Where to go on after the steps that were saved.
+
+    Completed steps are never done again; a round whose calls all have results is over.
+    """
+    answers: dict[int, ModelOutput] = {}
+    results: dict[int, dict[int, ToolOutput]] = {}
+    begun: set[int] = set()
+    for saved in steps:
+        number, _, rest = saved.step.removeprefix("r").partition(".")
+        if not number.isdecimal():
+            continue
+        turn_round = int(number)
+        if rest == "model":
+            begun.add(turn_round)
+            if saved.state == "completed":
+                answers[turn_round] = _decode_answer(saved.output)
+        elif rest.endswith(".handler") and saved.state == "completed":
+            index = int(rest.removeprefix("t").partition(".")[0])
+            results.setdefault(turn_round, {})[index] = _decode_result(saved.output)
+    if not answers:
+        return Start(is_begun=0 in begun)
+    last = max(answers)
+    done = results.get(last, {})
+    if len(done) < len(answers[last].calls):
+        return Start(last, answers[last], done)
+    return Start(last + 1, is_begun=last + 1 in begun)

@@ -1,0 +1,70 @@
+"""What a turn is made from: a message, a message that had waited, or a pause that is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from peen.session.acceptance import StoredSettings
+from peen.session.state import RunningTurn
+from peen.session.writes import NextTurn
+from peen.store.inbox import InboxRow
+from peen.wire.client import MessageSend
+from peen.wire.worker import ResumeTurn, RunTurn
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """A decision to go on with a paused execution, as it was inspected at `control_revision`."""
+
+    execution_id: str
+    control_revision: int
+    caller: str
+    automatic: bool = False
+
+
+def order_of(turn: RunningTurn) -> RunTurn | ResumeTurn:
+    """What the worker is told to do."""
+    if turn.execution_id is not None:
+        return ResumeTurn(turn_id=turn.turn_id, execution_id=turn.execution_id)
+    message = turn.message
+    return RunTurn(
+        turn_id=turn.turn_id,
+        request_id=turn.request_id,
+        message=message.message,
+        model=message.model,
+        reasoning_effort=message.reasoning_effort,
+        system_prompt=message.system_prompt,
+    )
+
+
+def turn_of(row: InboxRow, turn_id: str, session_id: str) -> RunningTurn:
+    """A turn that begins or goes on with a stored message; nobody waits for its end."""
+    settings = msgspec.json.decode(row.settings, type=StoredSettings)
+    message = MessageSend(
+        id=str(UUID(bytes=row.frame_id)),
+        session_id=session_id,
+        message=row.content,
+        model=settings.model,
+        reasoning_effort=settings.reasoning_effort,
+        system_prompt=settings.system_prompt,
+    )
+    return RunningTurn(turn_id, str(UUID(bytes=row.request_id)), message)
+
+
+def following_turn(following: NextTurn, source: MessageSend) -> RunningTurn:
+    """The turn that queued messages open after the one that they were sent to, with its settings.
+
+    Nobody waits for its end: each of its messages was acknowledged when it was queued.
+    """
+    row = following.message
+    message = MessageSend(
+        id=str(UUID(bytes=row.frame_id)),
+        session_id=source.session_id,
+        message=row.content,
+        model=source.model,
+        reasoning_effort=source.reasoning_effort,
+    )
+    return RunningTurn(following.turn_id, str(UUID(bytes=row.request_id)), message)
