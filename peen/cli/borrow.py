@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from peen.cli.client import CALL_S, CallRefused, Client, ConnectionLost, Endpoint
-from peen.cli.ends import INTERRUPTED, UNFINISHED
+from peen.cli.ends import INTERRUPTED, UNFINISHED, NotSent
 from peen.cli.feedpages import feed_after
 from peen.cli.framesocket import FrameSocket
 from peen.cli.interrupts import Interrupts
@@ -43,10 +43,6 @@ _LATE: Final = "the time of --timeout is over"
 _BORROWED_DEMO: Final = (
     f"the running controller answers with its embedded model {EMBEDDED_MODEL}, a demo that needs no key and no network"
 )
-
-
-class NotSent(ConnectionLost):
-    """The controller went away before the message was sent: another one may be tried."""
 
 
 class _TimeIsUp(Exception):

@@ -29,6 +29,12 @@ class CommandEnds(Exception):
         self.code = code
 
 
+class NotSent(PeenError):
+    """The controller went away before the message was sent: another one may be tried."""
+
+    code = "CONNECTION_LOST"
+
+
 def say(text: str) -> None:
     """A line on standard error for each line of `text`. It does not matter if nobody can read it."""
     with suppress(OSError, ValueError):  # ValueError: the stream was closed

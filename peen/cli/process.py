@@ -6,7 +6,6 @@ This module imports little: the fork server that it starts needs its time, in wh
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,7 @@ from peen.entropy import Entropy
 from peen.errors import ControllerRunning
 from peen.model.route import preloads
 from peen.settings import Settings, check_open_files, prepare_directories
-from peen.space.nannylink import NannyProcess, start_nanny
+from peen.space.nannystart import NannyProcess, start_nanny, wait_for_exit
 
 SWITCH_INTERVAL_S: Final = 0.0002  # the writer threads hand over at once instead of after 5 ms
 NANNY_END_S: Final = 12.0  # it gives its descendants 10 s
@@ -74,8 +73,6 @@ def prepared_process(settings: Settings, entropy: Entropy, *, stream: TextIO | N
 def end_nanny(nanny: NannyProcess) -> None:
     """Close the channel, which ends the fork server and all that it started. Nothing happens if it has ended."""
     nanny.channel.close()
-    try:
-        nanny.popen.wait(NANNY_END_S)
-    except subprocess.TimeoutExpired:
+    if not wait_for_exit(nanny.popen, NANNY_END_S):
         nanny.popen.kill()
-        nanny.popen.wait()
+    nanny.popen.wait()

@@ -28,7 +28,7 @@ from peen.hub.rest.transcript import add_transcript
 from peen.hub.rest.workers import add_workers
 from peen.hub.router import Router
 from peen.settings import Settings
-from peen.space.nannylink import NannyProcess
+from peen.space.nannystart import NannyProcess
 from peen.store.reserve import RESERVE_BYTES
 from peen.wire.client import ClientLimits
 

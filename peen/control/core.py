@@ -30,7 +30,7 @@ from peen.session.registry import Sessions
 from peen.session.workspace import WorkspacePolicy
 from peen.settings import Settings
 from peen.space.control import ControlSpace
-from peen.space.nannylink import NannyProcess
+from peen.space.nannystart import NannyProcess
 from peen.space.proc import sweep
 from peen.space.supervise import Placement, Supervisor
 from peen.store import deletion, sessions

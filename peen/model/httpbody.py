@@ -16,7 +16,7 @@ MAX_LINE_BYTES: Final = 4096
 MAX_TRAILER_BYTES: Final = 64 * 1024
 
 _CUT: Final = "it ended in the middle of the answer"
-_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;.*)?[ \t]*", re.DOTALL)
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;.*)?[ \t]*")
 _NO_BODY: Final = frozenset({204, 304})
 
 
@@ -79,19 +79,20 @@ class ChunkedBody:
                 at += 2
                 self._in_line_end = False
             else:
-                end = data.find(b"\r\n", at)
+                line_end = b"\n" if self._in_trailer else b"\r\n"  # fields may end in LF alone
+                end = data.find(line_end, at)
                 if end < 0:
                     if size - at > MAX_LINE_BYTES:
                         self.fault = "a line between two chunks is too long"
                     break
                 self._line(data[at:end])
-                at = end + 2
+                at = end + len(line_end)
         return at
 
     def _line(self, line: bytes) -> None:
         if self._in_trailer:
             self._trailer_bytes += len(line)
-            self.over = not line
+            self.over = line in (b"", b"\r")
             if self._trailer_bytes > MAX_TRAILER_BYTES:
                 self.fault = "the fields behind the answer are too long"
             return

@@ -26,6 +26,7 @@ from peen.session.acceptance import (
     fence,
     known_frame,
 )
+from peen.session.answers import Answers
 from peen.session.decide import Join, Queue, Refuse, Repeat, RunningSettings, Start
 from peen.session.ending import Ending, interrupted
 from peen.session.requests import ResumeRequest, following_turn, order_of, turn_of
@@ -34,8 +35,6 @@ from peen.session.state import Origin, Outcome, RunningTurn, Submission
 from peen.session.writes import TurnEnd
 from peen.store.database import Database
 from peen.wire.client import MessageSend, content_digest
-from peen.wire.feed import Completed, Failed, ack_frame
-from peen.wire.websocket import text_frame
 from peen.wire.worker import CancelTurns, WorkerStruct
 
 log = structlog.get_logger(__name__)
@@ -98,6 +97,7 @@ class SessionActor:
     def __init__(self, session_no: SessionNo, session_id: str, household: Household) -> None:
         self._no, self._id, self._house = session_no, session_id, household
         self.address, self._inbox = trio.open_memory_channel[Submission](INBOX_SLOTS)
+        self._answers = Answers(session_id, household.pump, household.entropy)
         self._running: RunningTurn | None = None
         self._tasks = 0
         self._closed = False
@@ -126,7 +126,7 @@ class SessionActor:
             return
         self._running = None
         outcome = Outcome(end.state, end.reason, turn.request_id)
-        acknowledge = partial(self._acknowledge, turn.waiting, outcome)
+        acknowledge = partial(self._answers.announce, turn.waiting, outcome)
         self._house.pump.when_published(self._no, end.feed_sequence, acknowledge)
         if end.following is not None:
             self._begin(following_turn(end.following, turn.message))
@@ -262,16 +262,20 @@ class SessionActor:
         )
         match decision:
             case Refuse(error=error):
-                self._refuse(message, origin, error)
+                self._answers.refuse(message.id, origin, error)
             case Repeat(outcome=outcome):
-                origin.reply(self._ack(decide.acknowledgement(outcome), message.id, outcome.request_id))
+                self._answers.repeat(message.id, origin, outcome)
             case Join() if running is not None:
                 running.waiting.append((message.id, origin))
             case Join():
                 # Its turn is ending in this moment: the stored outcome is there when the message comes again.
-                self._refuse(message, origin, ValidationFailed("the turn of this message is ending; send it again"))
+                self._answers.refuse(
+                    message.id, origin, ValidationFailed("the turn of this message is ending; send it again")
+                )
             case Start() | Queue() if self._closed:
-                self._refuse(message, origin, SessionBusy("the controller is stopping; send the message again later"))
+                self._answers.refuse(
+                    message.id, origin, SessionBusy("the controller is stopping; send the message again later")
+                )
             case Queue() if running is not None:
                 await self._queue(message, origin, digest, running)
             case Start() | Queue():
@@ -290,7 +294,7 @@ class SessionActor:
             await self._house.database.write(partial(accept, session_no=self._no, acceptance=acceptance))
         except (Refused, StorageError) as refused:
             self._running = None
-            self._refuse(message, origin, refused)
+            self._answers.refuse(message.id, origin, refused)
             return
         except BaseException:
             self._running = None
@@ -308,10 +312,10 @@ class SessionActor:
         except TurnOver:
             await self._take(Submission(message, origin))
         except (Refused, StorageError) as refused:
-            self._refuse(message, origin, refused)
+            self._answers.refuse(message.id, origin, refused)
         else:
             outcome = Outcome("queued", "", str(request_id))
-            acknowledge = partial(self._acknowledge, [(message.id, origin)], outcome)
+            acknowledge = partial(self._answers.announce, [(message.id, origin)], outcome)
             self._house.pump.when_published(self._no, sequence, acknowledge)
 
     def _settings(self, running: RunningTurn) -> RunningSettings:
@@ -376,38 +380,6 @@ class SessionActor:
         sequence = await self._house.database.write(change, terminal=True)
         if sequence is not None:
             self.turn_ended(TurnEnd(turn.turn_id, ending.state, ending.reason, sequence))
-
-    # --- answers
-
-    def _acknowledge(self, waiting: list[tuple[str, Origin]], outcome: Outcome) -> None:
-        """Tell everybody who hears the session; a sender that hears only another one is told by itself."""
-        for frame_id, origin in waiting:
-            payload = ack_frame(
-                str(self._house.entropy.uuid4()),
-                decide.acknowledgement(outcome),
-                self._house.entropy.now_ms(),
-                session_id=self._id,
-                request_id=outcome.request_id,
-                triggered_by=frame_id,
-            )
-            self._house.pump.announce(self._id, payload)
-            if origin.session_filter not in (None, self._id):
-                origin.reply(text_frame(payload))
-
-    def _refuse(self, message: MessageSend, origin: Origin, error: Refused | StorageError) -> None:
-        text = error.message if isinstance(error, Refused) else "the disk is full or failing; nothing was stored"
-        origin.reply(self._ack(Failed(code=error.code, message=text), message.id, None))
-
-    def _ack(self, data: Completed | Failed, frame_id: str, request_id: str | None) -> bytes:
-        payload = ack_frame(
-            str(self._house.entropy.uuid4()),
-            data,
-            self._house.entropy.now_ms(),
-            session_id=self._id,
-            request_id=request_id,
-            triggered_by=frame_id,
-        )
-        return text_frame(payload)
 
 
 STOPPED: Final = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")

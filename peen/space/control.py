@@ -15,7 +15,8 @@ import trio
 from peen.errors import WorkerFailed
 from peen.wire.worker import MAX_LAUNCH_BYTES, LaunchDocument, encode
 
-from .nannylink import WORKER_ENTRY, NannyChild, NannyLink, NannyProcess, start_nanny
+from .nannylink import NannyChild, NannyLink
+from .nannystart import WORKER_ENTRY, NannyProcess, start_nanny
 from .orders import Spawn
 from .proc import MARKER, kill_recorded, sweep
 from .relay import relay

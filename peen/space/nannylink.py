@@ -1,78 +1,26 @@
-"""The controller's end of the fork server: start it, order workers, hear of their ends, notice its own."""
+"""The controller's end of the fork server: order workers, hear of their ends, notice its own."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-import subprocess
 import sys
-import sysconfig
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 import trio
 
-import peen
 from peen.errors import LinkLost, WorkerFailed
 from peen.worker.framing import FrameStream
 
+from .nannystart import NannyProcess, wait_for_exit
 from .orders import MAX_ORDER_BYTES, Exited, Kill, NotSpawned, Spawn, Spawned, decode_report, pack
-from .proc import MARKER
 
-WORKER_ENTRY: Final = "peen.worker.main:worker_main"
 ANSWER_S: Final = 10.0  # a fork server that has not forked by then hangs, and is killed
 END_S: Final = 12.0  # it gives its descendants 10 s
-
-
-@dataclass(frozen=True)
-class NannyProcess:
-    """A fork server that was started and not yet spoken to."""
-
-    popen: subprocess.Popen[bytes]
-    channel: socket.socket
-
-
-def start_nanny(
-    environment: Mapping[str, str],
-    *,
-    state_id: str,
-    entry: str = WORKER_ENTRY,
-    spares: int = 1,
-    preload: Sequence[str] = (),
-) -> NannyProcess:
-    """Start a fork server; it imports while the caller goes on, and takes orders from the first moment.
-
-    `environment` and the marker of `state_id` are all it gets, and what /proc shows of every worker: so it must hold
-    no secret that a worker may not have. `spares` processes are kept forked, waiting for their worker. `preload` names
-    what is loaded before the first fork, so that all workers share it: `module`, or `module:function` to be called.
-    Best called before the controller starts threads or opens databases.
-    """
-    ours, theirs = socket.socketpair()
-    with theirs:
-        popen = subprocess.Popen(
-            # -P: a file in the current directory must not pass for a library.
-            [sys.executable, "-P", "-m", "peen.space.nanny", str(theirs.fileno()), entry, str(spares), *preload],
-            env={**_with_peen(environment), MARKER: f"{state_id}:nanny"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # a Ctrl-C at the terminal is the controller's to handle
-        )
-    return NannyProcess(popen, ours)
-
-
-def _with_peen(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` with a PYTHONPATH by which a Peen that is not installed is found, as in a checkout."""
-    home = str(Path(peen.__file__).parent.parent)
-    if home in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        return dict(environment)
-    given = environment.get("PYTHONPATH")
-    return {**environment, "PYTHONPATH": f"{home}{os.pathsep}{given}" if given else home}
 
 
 @dataclass
@@ -217,11 +165,9 @@ class NannyLink:
         birth.done.set()
 
     def _reap(self) -> None:
-        try:
-            self._popen.wait(END_S)
-        except subprocess.TimeoutExpired:
+        if not wait_for_exit(self._popen, END_S):
             self._popen.kill()
-            self._popen.wait()
+        self._popen.wait()
 
 
 def _close(fds: tuple[int, ...]) -> None:

@@ -52,6 +52,7 @@ class DirectDatabase:
         self._wanted = trio.Event()
         self._dead: BaseException | None = None
         self._closed = False
+        self._is_pumped = True
         self._guard(True)
 
     async def write(self, change: Change[T], *, terminal: bool = False, unchecked: bool = False) -> T:
@@ -72,17 +73,24 @@ class DirectDatabase:
         self._wanted.set()
 
     async def pump(self) -> None:
-        """Run what was submitted without anybody waiting, and what a full disk has put off. Never returns."""
-        while True:
-            due_s = self._delayed.next_at_s()
-            # No deadline of its own: it ends when the opener cancels it.
-            with trio.move_on_at(float("inf") if due_s is None else due_s):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
-            for _ in range(self._chance.randint(0, _MOST_YIELDS)):
-                await trio.lowlevel.checkpoint()
-            while self._pending or self._is_due():
-                self._run_pending()
+        """Run what was submitted without anybody waiting, and what a full disk has put off. Never returns.
+
+        When it is cancelled nobody is left to try again: what was put off, then or later, is answered as refused.
+        """
+        try:
+            while True:
+                due_s = self._delayed.next_at_s()
+                # No deadline of its own: it ends when the opener cancels it.
+                with trio.move_on_at(float("inf") if due_s is None else due_s):
+                    await self._wanted.wait()
+                self._wanted = trio.Event()
+                for _ in range(self._chance.randint(0, _MOST_YIELDS)):
+                    await trio.lowlevel.checkpoint()
+                while self._pending or self._is_due():
+                    self._run_pending()
+        finally:
+            self._is_pumped = False
+            self._refuse_delayed()
 
     def close(self) -> bytes:
         """Answer everything that was submitted, close, and return the image of a database in memory."""
@@ -90,8 +98,7 @@ class DirectDatabase:
         if self._dead is None:
             while self._pending:
                 self._run_pending()
-            for each in self._delayed.take_all():
-                each.done(outcome.Error(StorageFull(str(self.path), FULL_TEXT)))
+            self._refuse_delayed()
         else:
             # As after a kill: what was committed is there, partly in the log, and nobody tidies up.
             self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -133,6 +140,12 @@ class DirectDatabase:
         if self._pending or answered.again:
             self._wanted.set()
         deliver(answered, self.on_commit)
+        if not self._is_pumped:
+            self._refuse_delayed()
+
+    def _refuse_delayed(self) -> None:
+        for each in self._delayed.take_all():
+            each.done(outcome.Error(StorageFull(str(self.path), FULL_TEXT)))
 
     def _die(self, crash: BaseException, batch: list[Request]) -> None:
         self._dead = crash

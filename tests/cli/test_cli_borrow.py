@@ -28,8 +28,8 @@ from cli_canned import (
     whole_turn,
 )
 
-from peen.cli.borrow import BorrowedTurn, NotSent
-from peen.cli.ends import CommandEnds
+from peen.cli.borrow import BorrowedTurn
+from peen.cli.ends import CommandEnds, NotSent
 from peen.cli.exec import carry_out
 from peen.cli.order import Form, Order
 from peen.cli.screen import Screen

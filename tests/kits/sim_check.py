@@ -49,6 +49,8 @@ def check(world: World) -> None:
     problems += _tools(world, reader)
     problems += _stops(world, reader)
     problems += _generations(reader)
+    for ghost in world.ghosts:
+        problems += [f"4: a replaced worker's call was carried out: {call}" for call in ghost.granted]
     problems += [f"12: a strict provider refused a request: {refusal}" for refusal in world.ledger.refused]
     if problems:
         raise Broken("\n".join([f"world {world.name!r} broke its promises:", *problems, world.repeat]))

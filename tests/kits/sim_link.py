@@ -32,6 +32,8 @@ class Wire:
         self.worker = WireEnd(far, self)
         self.chance = chance
         self.is_cut = False
+        self.is_haunted = False
+        """Whether the controller's end stays open when the controller closes it: somebody else listens there."""
         self._flowing = trio.Event()
         self._flowing.set()
 
@@ -94,7 +96,11 @@ class WireEnd(trio.abc.Stream):
         return bytes(data)
 
     async def aclose(self) -> None:
+        if not (self.wire.is_haunted and self is self.wire.controller):
+            self._close()
+        await trio.lowlevel.checkpoint()
+
+    def _close(self) -> None:
         # Closing one end of a socket lets the other read what was sent before.
         self.inner.send_stream.close()
         self.inner.receive_stream.close()
-        await trio.lowlevel.checkpoint()

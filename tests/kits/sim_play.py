@@ -23,6 +23,8 @@ from peen.wire.client import MessageSend
 STEP_S: Final = 600.0
 """Virtual seconds that a step may take: past every time limit and retry of the program."""
 TRIES: Final = 8
+AGAIN_S: Final = 5.0
+"""What a user waits before doing again what the store refused. `TRIES` of it outlast a disk that fails for a while."""
 
 
 class Play:
@@ -65,7 +67,7 @@ class Play:
             try:
                 await controller.sessions.stop(self.home(session).uuid)
             except StorageError:
-                await trio.sleep(1.0)
+                await trio.sleep(AGAIN_S)
             except SimulatedCrash:
                 await trio.sleep_forever()  # the user hears no more of it; the end of the script ends this wait
             else:
@@ -142,7 +144,7 @@ class Play:
             return False
         refused = [sent for sent in self.user.sent.values() if sent.is_refused]
         if refused:
-            await trio.sleep(1.0)
+            await trio.sleep(AGAIN_S)
         return not refused
 
     async def _probe(self, number: int) -> None:
@@ -157,7 +159,7 @@ class Play:
                 return
             if sent.is_refused:
                 del self.user.sent[sent.message.id]
-                await trio.sleep(1.0)
+                await trio.sleep(AGAIN_S)
         raise AssertionError(f"session {number} completes no message any more\n{self.world.repeat}")
 
     async def _submit(self, sent: Sent) -> None:

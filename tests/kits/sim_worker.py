@@ -39,6 +39,8 @@ class SimProcess:
         self.scope = trio.CancelScope()
         self.exited = trio.Event()
         self.status = KILLED
+        self.is_ghost = False
+        """Whether it only seems to end when it is killed."""
 
     async def wait(self) -> int:
         await self.exited.wait()
@@ -48,6 +50,9 @@ class SimProcess:
         self.kill()
 
     def kill(self) -> None:
+        if self.is_ghost:
+            self.exited.set()
+            return
         self.wire.cut()  # first, so that nothing of its unwinding gets out
         self.scope.cancel()
 
@@ -90,6 +95,7 @@ class SimSpace:
 
     def kill_all(self) -> None:
         for process in self.living():
+            process.is_ghost = False  # the end of the host spares nobody
             process.kill()
 
     def _sent(self, process: SimProcess) -> None:

@@ -13,6 +13,7 @@ import apsw
 import structlog
 import trio
 from sim_client import Client
+from sim_ghost import Ghost
 from sim_model import MODEL, Ledger, Script, SimUpstream
 from sim_plan import Plan, PlannedFaults
 from sim_schedule import run_seeded
@@ -58,10 +59,11 @@ class Controller:
 
     def __init__(self, database: Database, space: SimSpace, *, entropy: ClockEntropy) -> None:
         self.database, self.entropy = database, entropy
+        self.nursery: trio.Nursery
         self.fanout = Fanout()
         self.pump = FeedPump(database.reader, self.fanout)
         self.pump.attach(database)
-        records = GenerationRecords(database, entropy)
+        records = self.records = GenerationRecords(database, entropy)
 
         def calls(_session_id: str, generation_id: str) -> CallHandler:
             return records.calls(generation_id, self.sessions.turn_ended).handle
@@ -87,6 +89,7 @@ class World:
         self.disk = MemoryFile()
         self.faults = PlannedFaults(plan, self.die)
         self.ledger = Ledger()
+        self.ghosts: list[Ghost] = []
         self.upstream = SimUpstream(script, self.ledger)
         self.homes: list[Home] = []
         self.clients: list[Client] = []
@@ -120,6 +123,7 @@ class World:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.space = SimSpace(nursery, self.faults, self.upstream, self.ledger, self.seed)
+            self.space.on_replace = self._replace
             await body()
             nursery.cancel_scope.cancel()
 
@@ -215,6 +219,7 @@ class World:
         async with trio.open_nursery() as nursery:
             for start in (controller.pump.run, controller.supervisor.run, controller.sessions.run):
                 await nursery.start(start)
+            controller.nursery = nursery
             self.controller = controller
             self._tell()
             await self._end.wait()
@@ -226,6 +231,14 @@ class World:
             row = await database.write(partial(_open_session, number=number))
             homes.append(Home(row.no, row.id, row.uuid))
         self.homes = homes
+
+    def _replace(self, process: SimProcess) -> None:
+        """Give a worker up in this moment, and let it go on all the same."""
+        controller = self.controller
+        assert controller is not None
+        ghost = Ghost(process, controller.records)
+        self.ghosts.append(ghost)
+        controller.nursery.start_soon(ghost.run, controller.supervisor)
 
     def _tell(self) -> None:
         self._changed.set()

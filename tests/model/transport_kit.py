@@ -54,14 +54,16 @@ class Provider:
 
 
 @asynccontextmanager
-async def provider(handler: Handler, *, tls: bool = False) -> AsyncIterator[tuple[str, Provider]]:
+async def provider(
+    handler: Handler, *, tls: bool = False, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[str, Provider]]:
     """A running provider and the URL of its API."""
     serving = Provider(handler, tls=tls)
     async with trio.open_nursery() as nursery:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        listeners = await trio.open_tcp_listeners(0, host=host)
         nursery.start_soon(partial(trio.serve_listeners, serving.serve, listeners))
         port = listeners[0].socket.getsockname()[1]
-        yield f"http{'s' if tls else ''}://127.0.0.1:{port}/v1", serving
+        yield f"http{'s' if tls else ''}://{host}:{port}/v1", serving
         nursery.cancel_scope.cancel()
 
 

@@ -16,7 +16,8 @@ from space_kit import ENTRY, environment, gone, worker_settings
 
 from peen.errors import WorkerFailed
 from peen.space.control import ControlSpace, ControlWorker
-from peen.space.nannylink import NannyLink, start_nanny
+from peen.space.nannylink import NannyLink
+from peen.space.nannystart import start_nanny
 from peen.space.orders import Exited, Kill, Spawn, Spawned, decode_order, decode_report, pack, receive, send
 from peen.space.proc import all_stats, descendants, read_stat
 from peen.wire.worker import LaunchDocument
@@ -275,7 +276,7 @@ def test_a_fork_server_without_a_controller_ends_at_once() -> None:
 def test_a_library_in_the_current_directory_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "yaml.py").write_text("raise SystemExit(99)")
     program = (
-        "import sys, os; from peen.space.nannylink import start_nanny; import time\n"
+        "import sys, os; from peen.space.nannystart import start_nanny; import time\n"
         f"os.chdir({str(tmp_path)!r}); p = start_nanny(dict(os.environ), state_id='x', entry='trio:run', spares=0)\n"
         "p.channel.shutdown(1); print(p.popen.wait(20))"
     )

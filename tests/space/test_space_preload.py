@@ -1,0 +1,50 @@
+"""What the fork server loads before its first fork is there in every worker, and was loaded once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from space_kit import environment, worker_settings
+
+from peen.space.control import ControlSpace
+from peen.space.nannylink import start_nanny
+from peen.wire.worker import LaunchDocument
+
+STATE = f"preload-test-{os.getpid()}"
+ENTRY = "space_preloaded:worker_main"
+
+
+def document(root: Path) -> LaunchDocument:
+    return LaunchDocument(
+        session_id="s",
+        generation_id="g",
+        credential="c",
+        socket_path=str(root / "w.sock"),
+        workspace=str(root),
+        config_directory=str(root),
+        agent_space="control",
+        marker=f"{STATE}:g",
+        settings=worker_settings("leaves"),
+    )
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    ("preload", "status"), [((), 3), (("space_preloaded",), 3), (("json", "space_preloaded:load"), 0)]
+)
+async def test_what_was_loaded_once_is_in_every_worker(
+    root: Path, nursery: trio.Nursery, early: bool, preload: tuple[str, ...], status: int
+) -> None:
+    nanny = start_nanny(environment(), state_id=STATE, entry=ENTRY, spares=1, preload=preload) if early else None
+    control = ControlSpace(
+        state_id=STATE, environment=environment(), nanny=nanny, entry=ENTRY, spares=1, preload=preload
+    )
+    await nursery.start(control.run)
+
+    workers = [await control.launch(document(root), {}) for _ in range(2)]
+
+    with trio.fail_after(20):
+        assert [await worker.wait() for worker in workers] == [status, status]
