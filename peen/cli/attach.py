@@ -18,7 +18,8 @@ from peen.cli.ends import COMPLETED, FAILED, NO_CONTROLLER, REFUSED, CommandEnds
 from peen.cli.feedpages import feed_after
 from peen.cli.frames import Metadata
 from peen.cli.framesocket import FrameSocket
-from peen.cli.startup import check_session_id, endpoint, load, running_controller
+from peen.cli.reach import check_session_id, endpoint, running_controller
+from peen.cli.startup import load
 from peen.cli.streams import Write, stdout_writer
 from peen.control.lock import read_lock
 from peen.entropy import Entropy, SystemEntropy

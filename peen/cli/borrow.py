@@ -20,9 +20,9 @@ from peen.cli.feedpages import feed_after
 from peen.cli.framesocket import FrameSocket
 from peen.cli.interrupts import Interrupts
 from peen.cli.order import Order
+from peen.cli.reach import endpoint
 from peen.cli.remedy import open_refused
 from peen.cli.screen import Screen
-from peen.cli.startup import endpoint
 from peen.cli.turnview import TurnView
 from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy

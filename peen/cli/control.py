@@ -9,7 +9,8 @@ import click
 import msgspec
 
 from peen.cli.client import CallRefused, Client, ConnectionLost
-from peen.cli.startup import endpoint, load
+from peen.cli.reach import endpoint
+from peen.cli.startup import load
 from peen.control.lock import read_lock
 from peen.entropy import SystemEntropy
 from peen.wire.rest import SessionPage

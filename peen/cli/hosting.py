@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,9 @@ log = get_logger(__name__)
 
 ABANDON_S: Final = 20.0
 """Seconds beyond PEEN_SHUTDOWN_TIMEOUT, for the end of the fork server, after which a stop that hangs is cut off."""
+
+GC_WHILE_SERVING: Final = (700, 10, 10)
+"""Python's own thresholds."""
 
 
 @dataclass(slots=True)
@@ -54,12 +58,19 @@ async def host_controller(
                         settings, environ=os.environ, lock=prepared.lock, nanny=prepared.nanny, tcp=tcp, entropy=entropy
                     ) as running:
                         request.is_ready = True
+                        _settle_memory()
                         try:
                             await body(running)
                         finally:
                             nursery.start_soon(_cut_off_after, settings.shutdown_timeout_ms / 1000 + ABANDON_S)
             finally:
                 nursery.cancel_scope.cancel()
+
+
+def _settle_memory() -> None:
+    """What a start has made stays until the end: no collection looks at it again, and they come as often as usual."""
+    gc.freeze()
+    gc.set_threshold(*GC_WHILE_SERVING)
 
 
 async def _obey_signals(

@@ -9,7 +9,8 @@ import msgspec
 
 from peen.cli.client import CallRefused, Client
 from peen.cli.ends import COMPLETED, FAILED, REFUSED, CommandEnds, say
-from peen.cli.startup import endpoint, load
+from peen.cli.reach import endpoint
+from peen.cli.startup import load
 from peen.control.lock import read_lock
 from peen.entropy import Entropy, SystemEntropy
 from peen.settings import Settings

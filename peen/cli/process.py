@@ -19,6 +19,7 @@ from peen.errors import ControllerRunning
 from peen.model.route import preloads
 from peen.settings import Settings, check_open_files, prepare_directories
 from peen.space.nannystart import NannyProcess, start_nanny, wait_for_exit
+from peen.space.unseen import CONSOLES, unseen
 
 SWITCH_INTERVAL_S: Final = 0.0002  # the writer threads hand over at once instead of after 5 ms
 NANNY_END_S: Final = 12.0  # it gives its descendants 10 s
@@ -56,7 +57,8 @@ def prepared_process(settings: Settings, entropy: Entropy, *, stream: TextIO | N
         )
         stack.callback(end_nanny, nanny)
         # Imported here, as everything that follows: meanwhile the fork server imports its own.
-        from peen.log import configure_logging, get_logger
+        with unseen(*CONSOLES):
+            from peen.log import configure_logging, get_logger
 
         stack.enter_context(
             configure_logging(

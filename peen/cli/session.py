@@ -13,8 +13,9 @@ from peen.cli.client import CallRefused
 from peen.cli.ends import REFUSED, CommandEnds, printable
 from peen.cli.lazy import LazyGroup
 from peen.cli.order import absolute
+from peen.cli.reach import check_session_id, running_controller
 from peen.cli.remedy import open_refused
-from peen.cli.startup import check_session_id, load, running_controller
+from peen.cli.startup import load
 from peen.entropy import SystemEntropy
 from peen.wire.rest import (
     Message,

@@ -10,7 +10,8 @@ import msgspec
 
 from peen.cli.client import CallRefused, Client
 from peen.cli.ends import FAILED, REFUSED, CommandEnds, printable
-from peen.cli.startup import check_session_id, load, running_controller
+from peen.cli.reach import check_session_id, running_controller
+from peen.cli.startup import load
 from peen.entropy import SystemEntropy
 from peen.wire.rest import CancelAccepted, Session
 

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 
 from peen.errors import ValidationFailed
 from peen.wire.worker import Usage
 
 SHORT_FORM_MODEL: Final = "script"
-_Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same loader, ten times as fast where it is built
 
 Millis = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(gt=0)]
@@ -133,8 +131,11 @@ def load_script(path: Path) -> Script:
 
 def parse_script(text: str, *, source: str) -> Script:
     """The script in `text`. Raises: ValidationFailed naming `source`, the place in it, and the remedy."""
+    import yaml  # most models have no script
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same loader, ten times as fast where it is built
     try:
-        document = yaml.load(text, Loader=_Loader)
+        document = yaml.load(text, Loader=loader)
     except yaml.YAMLError as exc:
         raise ValidationFailed(f"{source}: is not valid YAML: {exc}") from exc
     if not isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""What the senders of messages hear: acknowledgements, which are not stored, and come behind the frames that they mean."""
+"""What senders of messages hear: acknowledgements, which are not stored, and come behind the frames that they mean."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -23,6 +24,8 @@ class ResumeRequest:
     control_revision: int
     caller: str
     automatic: bool = False
+    provenance: Mapping[str, str] | None = None
+    """Of a decision that an agent took: the turn, the activity and the call in which it did."""
 
 
 def order_of(turn: RunningTurn) -> RunTurn | ResumeTurn:

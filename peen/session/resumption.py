@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
@@ -47,6 +48,7 @@ def resume(
     caller: str,
     automatic: bool,
     at_ms: int,
+    provenance: Mapping[str, str] | None = None,
 ) -> Resumed:
     """Let a paused root run again: same turn, same ids, a new segment that `turn.resumed` opens.
 
@@ -55,13 +57,9 @@ def resume(
     Raises: NotFound, Conflict.
     """
     found = paused(tx, session_no, execution_id, control_revision=control_revision)
-    uncertain = [step for step in executions.steps(tx, found.no) if step.state == "uncertain"]
-    if uncertain and not automatic:
-        names = ", ".join(step.step for step in uncertain)
-        raise Conflict(
-            f"nobody has decided about the interrupted effect of {names}: resolve it as accept or retry first"
-        )
-    for step in uncertain:
+    if not automatic:
+        check_decided(tx, found)
+    for step in _undecided(tx, found):
         _settle(tx, found, step, ToolOutput(content=UNKNOWN_OUTCOME, is_error=True), "unknown", caller, at_ms=at_ms)
     if not turns.reopen(tx, found.turn_no):
         raise Conflict("the turn of this execution has completed")
@@ -69,7 +67,9 @@ def resume(
     messages.append(tx, session_no, [note], turn_no=found.turn_no, at_ms=at_ms)
     messages.mark_complete(tx, found.turn_no)
     audit.reopen_runs(tx, found.turn_no)
-    revision = executions.resume(tx, found.no, control_revision=control_revision, at_ms=at_ms, caller=caller)
+    revision = executions.resume(
+        tx, found.no, control_revision=control_revision, at_ms=at_ms, caller=caller, provenance=provenance
+    )
     assert revision is not None, "its revision was checked in this transaction"
     uuid = str(UUID(bytes=execution_id))
     frame = NewEvent("turn.resumed", msgspec.json.encode({"executionId": uuid, "controlRevision": revision}))
@@ -90,10 +90,11 @@ def resolve(
     control_revision: int,
     caller: str,
     at_ms: int,
+    provenance: Mapping[str, str] | None = None,
 ) -> None:
     """Record what was found out about an uncertain step: it happened (`accept`), or it may be done again (`retry`).
 
-    It does not resume the execution. Raises: NotFound, Conflict.
+    It does not resume the execution. `provenance` is recorded beside `caller`. Raises: NotFound, Conflict.
     """
     found = paused(tx, session_no, execution_id, control_revision=control_revision)
     row = next((row for row in executions.steps(tx, found.no) if row.step == step), None)
@@ -103,9 +104,9 @@ def resolve(
         raise Conflict(f"this activity is {row.state}: only an uncertain one needs a decision")
     if decision == "accept":
         content = outcome if outcome is not None else "The outcome was inspected and accepted; no output is known."
-        _settle(tx, found, row, ToolOutput(content=content), "accept", caller, at_ms=at_ms)
+        _settle(tx, found, row, ToolOutput(content=content), "accept", caller, at_ms=at_ms, provenance=provenance)
     else:
-        resolution: dict[str, object] = {"decision": "retry", "caller": caller}
+        resolution: dict[str, object] = {"decision": "retry", "caller": caller, **(provenance or {})}
         executions.resolve(tx, found.no, step, output=None, resolution=resolution, at_ms=at_ms)
 
 
@@ -148,11 +149,32 @@ def paused(tx: Tx, session_no: SessionNo, execution_id: bytes, *, control_revisi
     return found
 
 
+def check_decided(tx: Tx, found: ExecutionDetails) -> None:
+    """Raises: Conflict while nobody has decided about an uncertain step."""
+    if uncertain := _undecided(tx, found):
+        names = ", ".join(step.step for step in uncertain)
+        raise Conflict(
+            f"nobody has decided about the interrupted effect of {names}: resolve it as accept or retry first"
+        )
+
+
+def _undecided(tx: Tx, found: ExecutionDetails) -> list[StepRow]:
+    return [step for step in executions.steps(tx, found.no) if step.state == "uncertain"]
+
+
 def _settle(
-    tx: Tx, found: ExecutionDetails, step: StepRow, output: ToolOutput, decision: str, caller: str, *, at_ms: int
+    tx: Tx,
+    found: ExecutionDetails,
+    step: StepRow,
+    output: ToolOutput,
+    decision: str,
+    caller: str,
+    *,
+    at_ms: int,
+    provenance: Mapping[str, str] | None = None,
 ) -> None:
     """An uncertain call gets its result: for the execution that goes on, and for the transcript."""
-    resolution: dict[str, object] = {"decision": decision, "caller": caller}
+    resolution: dict[str, object] = {"decision": decision, "caller": caller, **(provenance or {})}
     encoded = msgspec.json.encode(output)
     executions.resolve(tx, found.no, step.step, output=encoded, resolution=resolution, at_ms=at_ms)
     result = MessageRecord(role="tool", content=output.content, tool_call_id=step.call_id, is_error=output.is_error)

@@ -23,6 +23,7 @@ from peen.worker.framing import HEADER
 from .child import TERMINAL_SIGNALS, become_subreaper, live
 from .orders import Exited, Kill, NotSpawned, Order, Spawn, Spawned, decode_order, pack, receive, send
 from .proc import all_stats, descendants, end_descendants, read_stat, reap, signal_all
+from .unseen import CONSOLES, unseen
 
 ORPHAN_PASS_MS: Final = 10  # between two looks at orphans that were killed
 ORPHANS_S: Final = 10.0  # seconds after which those that do not die are only reported
@@ -178,13 +179,14 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     become_subreaper("peen-nanny")
-    for module in ("trio", "msgspec", "structlog", "yaml", entry.partition(":")[0]):
-        import_module(module)
+    # Nothing is ever collected here, and what exists is never looked at: its pages stay shared with the workers.
+    # Imports leave little that a collection would find, and the first worker would wait 40 ms for it.
+    gc.disable()
+    with unseen(*CONSOLES):
+        for module in ("trio", "msgspec", "structlog", "yaml", entry.partition(":")[0]):
+            import_module(module)
     for name in preload:
         _load(name)
-    # Nothing is collected from here on, and what exists is never looked at: its pages stay shared with the workers.
-    gc.collect()
-    gc.disable()
     gc.freeze()
     with socket.socket(fileno=int(fd)) as channel:
         Nanny(channel, spares=int(spares)).run()
@@ -192,4 +194,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    # Not sys.exit: taking the interpreter apart needs 40 ms, for which the controller's own end would wait.
+    os._exit(code)

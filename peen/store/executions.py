@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -100,6 +101,10 @@ SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_r
 _DETAILS_BY_ID: Final = _DETAILS + " WHERE e.id = ?"
 _DETAILS_PAGE: Final = _DETAILS + " WHERE e.session_no = ? ORDER BY e.no DESC LIMIT ? OFFSET ?"
 _PAUSED: Final = _DETAILS + " WHERE e.state = 'paused' AND e.kind = 'root' ORDER BY e.no"
+_PAUSED_OF: Final = _DETAILS + " WHERE e.session_no = ? AND e.state = 'paused' ORDER BY e.no DESC LIMIT ?"
+_LIVE_CALL: Final = """
+SELECT key FROM activity WHERE key >= ? AND key < ? AND state = 'running' AND call_id = ? AND generation_no = ? LIMIT 1
+"""
 _RESUME: Final = """
 UPDATE execution
    SET state = 'running', pause_reason = NULL, holder = NULL, control_revision = control_revision + 1,
@@ -305,15 +310,35 @@ def paused_roots(db: Reader | Tx) -> list[ExecutionDetails]:
     return [ExecutionDetails(*row) for row in db.rows(_PAUSED)]
 
 
-def resume(tx: Tx, no: int, *, control_revision: int, at_ms: int, caller: str) -> int | None:
+def paused_of(db: Reader | Tx, session_no: SessionNo, *, limit: int) -> list[ExecutionDetails]:
+    """The paused executions of one session, newest first."""
+    return [ExecutionDetails(*row) for row in db.rows(_PAUSED_OF, (session_no, limit))]
+
+
+def live_call(tx: Tx, no: int, call_id: str, *, generation_no: int) -> str | None:
+    """The step in which this generation carries out that tool call right now; None if it does not."""
+    row = tx.row(_LIVE_CALL, (keys.join(no, 0), keys.join(no + 1, 0), call_id, generation_no))
+    return None if row is None else keys.step_id(keys.sequence_of(row[0]))
+
+
+def resume(
+    tx: Tx,
+    no: int,
+    *,
+    control_revision: int,
+    at_ms: int,
+    caller: str,
+    provenance: Mapping[str, str] | None = None,
+) -> int | None:
     """Let a paused execution run again under a new control revision; None if it is not paused at this revision.
 
-    Nobody holds it until a worker adopts it.
+    Nobody holds it until a worker adopts it. `provenance` goes into the event beside `caller`.
     """
     row = tx.row(_RESUME, (no, control_revision))
     if row is None:
         return None
-    add_event(tx, no, "execution.resumed", {"controlRevision": row[0], "caller": caller}, at_ms=at_ms)
+    data = {"controlRevision": row[0], "caller": caller, **(provenance or {})}
+    add_event(tx, no, "execution.resumed", data, at_ms=at_ms)
     return int(row[0])
 
 

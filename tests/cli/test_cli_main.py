@@ -36,9 +36,9 @@ def peen(*arguments: str, short_path: Path, **more: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-def imported_after(statement: str) -> set[str]:
-    """Which of the heavy modules a fresh interpreter has imported after `statement`."""
-    code = f"import sys\n{statement}\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
+def imported_after(statement: str, *more: str) -> set[str]:
+    """Which of the heavy modules, and of `more`, a fresh interpreter has imported after `statement`."""
+    code = f"import sys\n{statement}\nprint(*(name for name in {(*HEAVY, *more)!r} if name in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
@@ -57,6 +57,10 @@ def test_a_borrowed_turn_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("module", ["stop", "session", "sessionend", "attach", "control", "models"])
 def test_the_other_short_commands_import_nothing_heavy(module: str) -> None:
     assert imported_after(f"import peen.cli.{module}") == set()
+
+
+def test_a_controller_of_ones_own_starts_its_fork_server_before_anything_heavy() -> None:
+    assert imported_after("import peen.cli.exec, peen.cli.process", "h11", "wsproto") == set()
 
 
 def test_the_check_of_imports_can_fail() -> None:

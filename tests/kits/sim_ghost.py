@@ -6,10 +6,12 @@ from functools import partial
 from typing import Final
 
 from msgspec import Raw
+from sim_link import HauntedEnd
 from sim_worker import SimProcess, SimSupervisor
 
 from peen.session.records import GenerationRecords
 from peen.session.writes import TurnEnd
+from peen.space.generation import GenerationActor
 from peen.wire.worker import WireError
 from peen.worker.framing import FrameStream
 from peen.worker.link import Reply, WorkerLink
@@ -22,19 +24,25 @@ class Ghost:
 
     def __init__(self, process: SimProcess, records: GenerationRecords) -> None:
         self.process = process
+        self._generation: GenerationActor | None = None
         self.refused: list[str] = []
         self.granted: list[str] = []
         self._calls = records.calls(process.document.generation_id, self._ended)
 
-    async def run(self, supervisor: SimSupervisor) -> None:
-        """Give the worker up, and when that is recorded, let it write on."""
-        actor = supervisor._actors[self.process.document.session_id]
+    def give_up(self, supervisor: SimSupervisor) -> None:
+        """The controller loses the worker in this moment."""
         self.process.wire.is_haunted = self.process.is_ghost = True
-        actor.give_up("it was replaced")
+        self._generation = supervisor._current(self.process.document.session_id)
+        assert self._generation is not None
+        self._generation.give_up("it was replaced")
+
+    async def run(self) -> None:
+        """Let the worker write on, until its wire is gone."""
+        wire = self.process.wire
         # No deadline: the generation bounds each step of its end.
-        await actor.ended.wait()
-        link = WorkerLink(FrameStream(self.process.wire.controller), self._handle)
-        await link.run()
+        assert self._generation is not None
+        await self._generation.ended.wait()
+        await WorkerLink(FrameStream(HauntedEnd(wire.controller.inner, wire)), self._handle).run()
 
     def _handle(self, method: str, payload: Raw, reply: Reply) -> None:
         self._calls.handle(method, payload, partial(self._replied, method, reply))

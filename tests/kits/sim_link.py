@@ -33,7 +33,8 @@ class Wire:
         self.chance = chance
         self.is_cut = False
         self.is_haunted = False
-        """Whether the controller's end stays open when the controller closes it: somebody else listens there."""
+        """Whether the controller has lost this worker, while somebody else listens at its end."""
+        self.unheard = b""
         self._flowing = trio.Event()
         self._flowing.set()
 
@@ -59,8 +60,7 @@ class Wire:
 
 
 class WireEnd(trio.abc.Stream):
-    """One end. `sending` is asked for each frame before it goes: True cuts the link; `half` does it inside the frame.
-    `sent` is called after each frame."""
+    """One end. `sending` is asked for each frame before it goes: True cuts the link; `half` does it inside the frame."""
 
     socket: Final = _Peer()
 
@@ -69,7 +69,6 @@ class WireEnd(trio.abc.Stream):
         self.inner, self.wire = inner, wire
         self.half = False
         self.sending: Callable[[], bool] = lambda: False
-        self.sent: Callable[[], None] = lambda: None
         self._outgoing = FrameBuffer()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -84,7 +83,6 @@ class WireEnd(trio.abc.Stream):
                 self.wire.cut()
                 raise trio.BrokenResourceError("the link was cut")
             await self.inner.send_all(whole)
-            self.sent()
 
     async def wait_send_all_might_not_block(self) -> None:
         await self.inner.wait_send_all_might_not_block()
@@ -92,8 +90,11 @@ class WireEnd(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         if self.wire.is_cut:
             raise trio.BrokenResourceError("the link was cut")
-        data = await self.inner.receive_some(max_bytes)
-        return bytes(data)
+        data = bytes(await self.inner.receive_some(max_bytes))
+        if self.wire.is_haunted and self is self.wire.controller:
+            self.wire.unheard = data
+            raise trio.BrokenResourceError("the worker was given up")
+        return data
 
     async def aclose(self) -> None:
         if not (self.wire.is_haunted and self is self.wire.controller):
@@ -104,3 +105,14 @@ class WireEnd(trio.abc.Stream):
         # Closing one end of a socket lets the other read what was sent before.
         self.inner.send_stream.close()
         self.inner.receive_stream.close()
+
+
+class HauntedEnd(WireEnd):
+    """The controller's end of a worker that it has given up: what came too late for the controller, and all the rest."""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        if self.wire.unheard:
+            data, self.wire.unheard = self.wire.unheard, b""
+            await trio.lowlevel.checkpoint()
+            return data
+        return await super().receive_some(max_bytes)

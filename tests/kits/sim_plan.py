@@ -96,7 +96,7 @@ class PlannedFaults:
         return self._strikes(self.frames_down == self.plan.cut_down)
 
     def replaces(self) -> bool:
-        """A frame has gone to the controller. Whether its worker is given up now."""
+        """A frame goes to the controller. Whether its worker is given up before it arrives."""
         return self._strikes(self.frames_up == self.plan.replace)
 
     @property

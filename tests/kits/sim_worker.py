@@ -79,9 +79,9 @@ class SimSpace:
         wire = Wire(random.Random(self._seed * 1000 + number))
         process = SimProcess(1000 + number, document, wire)
         faults = self._faults
-        wire.worker.sending, wire.controller.sending = faults.cuts_up, faults.cuts_down
+        wire.controller.sending = faults.cuts_down
         wire.worker.half = wire.controller.half = bool(faults.plan.half)
-        wire.worker.sent = partial(self._sent, process)
+        wire.worker.sending = partial(self._sending, process)
         self.processes.append(process)
         self._nursery.start_soon(self._live, process)
         return process
@@ -98,9 +98,11 @@ class SimSpace:
             process.is_ghost = False  # the end of the host spares nobody
             process.kill()
 
-    def _sent(self, process: SimProcess) -> None:
+    def _sending(self, process: SimProcess) -> bool:
+        is_cut = self._faults.cuts_up()
         if self._faults.replaces():
             self.on_replace(process)
+        return is_cut
 
     async def _live(self, process: SimProcess) -> None:
         try:

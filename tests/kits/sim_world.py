@@ -238,7 +238,8 @@ class World:
         assert controller is not None
         ghost = Ghost(process, controller.records)
         self.ghosts.append(ghost)
-        controller.nursery.start_soon(ghost.run, controller.supervisor)
+        ghost.give_up(controller.supervisor)
+        controller.nursery.start_soon(ghost.run)
 
     def _tell(self) -> None:
         self._changed.set()

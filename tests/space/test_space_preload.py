@@ -10,21 +10,21 @@ import trio
 from space_kit import environment, worker_settings
 
 from peen.space.control import ControlSpace
-from peen.space.nannylink import start_nanny
+from peen.space.nannystart import start_nanny
 from peen.wire.worker import LaunchDocument
 
 STATE = f"preload-test-{os.getpid()}"
 ENTRY = "space_preloaded:worker_main"
 
 
-def document(root: Path) -> LaunchDocument:
+def document(short_path: Path) -> LaunchDocument:
     return LaunchDocument(
         session_id="s",
         generation_id="g",
         credential="c",
-        socket_path=str(root / "w.sock"),
-        workspace=str(root),
-        config_directory=str(root),
+        socket_path=str(short_path / "w.sock"),
+        workspace=str(short_path),
+        config_directory=str(short_path),
         agent_space="control",
         marker=f"{STATE}:g",
         settings=worker_settings("leaves"),
@@ -36,7 +36,7 @@ def document(root: Path) -> LaunchDocument:
     ("preload", "status"), [((), 3), (("space_preloaded",), 3), (("json", "space_preloaded:load"), 0)]
 )
 async def test_what_was_loaded_once_is_in_every_worker(
-    root: Path, nursery: trio.Nursery, early: bool, preload: tuple[str, ...], status: int
+    short_path: Path, nursery: trio.Nursery, early: bool, preload: tuple[str, ...], status: int
 ) -> None:
     nanny = start_nanny(environment(), state_id=STATE, entry=ENTRY, spares=1, preload=preload) if early else None
     control = ControlSpace(
@@ -44,7 +44,7 @@ async def test_what_was_loaded_once_is_in_every_worker(
     )
     await nursery.start(control.run)
 
-    workers = [await control.launch(document(root), {}) for _ in range(2)]
+    workers = [await control.launch(document(short_path), {}) for _ in range(2)]
 
     with trio.fail_after(20):
         assert [await worker.wait() for worker in workers] == [status, status]

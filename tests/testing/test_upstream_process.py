@@ -14,13 +14,13 @@ from crash_kit import short_directory
 
 from peen.entropy import SystemEntropy
 from peen.errors import ModelError
+from peen.model.direct import DirectTransport
 from peen.model.fold import Answer, Fold
 from peen.model.openai import OpenAiUpstream
 from peen.model.retry import MAX_ATTEMPTS
 from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest, Upstream
-from peen.model.transport import HttpxTransport
 from peen.testing.upstream.process import UpstreamProcess
 from peen.wire.worker import MessageRecord, UpstreamConfig
 
@@ -95,7 +95,7 @@ async def test_an_example_script_plays_over_the_wire_as_it_does_inside(path: Pat
 
     with UpstreamProcess(path) as provider:
         config = UpstreamConfig(name="dev", type="openai", base_url=provider.base_url)
-        adapter = OpenAiUpstream(config, None, HttpxTransport(provider.base_url), SystemEntropy())
+        adapter = OpenAiUpstream(config, None, DirectTransport(), SystemEntropy())
         over_the_wire = await play(adapter, path)
         await adapter.aclose()
 

@@ -14,13 +14,13 @@ import trio
 
 from peen.entropy import SystemEntropy
 from peen.errors import ModelError
+from peen.model.direct import DirectTransport
 from peen.model.fold import Answer, Fold
 from peen.model.openai import OpenAiUpstream
 from peen.model.script import load_script, parse_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.sse import SseParser
 from peen.model.stream import ModelRequest, StreamEvent, TextDelta
-from peen.model.transport import HttpxTransport
 from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.openai import OpenAiWire
 from peen.wire.worker import MessageRecord, UpstreamConfig, Usage
@@ -78,7 +78,7 @@ async def world(script: str = TALK, options: Options = DEFAULT) -> AsyncIterator
         nursery.start_soon(partial(trio.serve_listeners, server.serve, listeners))
         url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
         config = UpstreamConfig(name="dev", type="openai", base_url=f"{url}/v1")
-        adapter = OpenAiUpstream(config, options.api_key, HttpxTransport(url), SystemEntropy())
+        adapter = OpenAiUpstream(config, options.api_key, DirectTransport(), SystemEntropy())
         async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
             yield World(url, http, adapter)
         await adapter.aclose()

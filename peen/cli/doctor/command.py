@@ -18,7 +18,8 @@ from peen.cli.doctor.places import look_at_places
 from peen.cli.doctor.providers import look_at_upstreams
 from peen.cli.doctor.running import ANSWER_S, look_at_controller
 from peen.cli.ends import COMPLETED, FAILED, CommandEnds
-from peen.cli.startup import endpoint, load
+from peen.cli.reach import endpoint
+from peen.cli.startup import load
 from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy, SystemEntropy
 from peen.errors import ConfigurationInvalid

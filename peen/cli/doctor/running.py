@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from peen.cli.client import CallRefused, Client, ConnectionLost
 from peen.cli.doctor.finding import Finding, fail, ok, warn
-from peen.cli.startup import endpoint
+from peen.cli.reach import endpoint
 from peen.control.lock import LockInfo
 from peen.entropy import Entropy
 from peen.settings import ListenAddress, Settings
