@@ -15,6 +15,7 @@
     │   ├── SessionNotFound          404 SESSION_NOT_FOUND
     │   ├── WorkspaceNotFound        404 WORKSPACE_NOT_FOUND
     │   ├── Conflict                 409 CONFLICT
+    │   ├── TurnCancelled            409 TURN_CANCELLED
     │   ├── QueueFull                409 USER_MESSAGE_QUEUE_FULL
     │   └── SessionBusy              409 SESSION_BUSY
     ├── ConfigurationInvalid       the operator must change a setting
@@ -122,6 +123,13 @@ class Conflict(Refused):
     """The thing is not in the state that the request is for (any more)."""
 
     code = "CONFLICT"
+    status = 409
+
+
+class TurnCancelled(Refused):
+    """A Stop came while the message waited to be accepted; nothing was stored."""
+
+    code = "TURN_CANCELLED"
     status = 409
 
 

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
@@ -24,9 +25,13 @@ _COMMANDS: Final = {
     "control": "peen.cli.control:control",
     "models": "peen.cli.models:models",
     "doctor": "peen.cli.doctor.command:doctor",
+    "prune": "peen.cli.prune:prune",
     "worker": "peen.cli.worker:worker",
     "dev": "peen.cli.dev:dev",
 }
+
+_PRINTERS: Final = ("click.utils", "peen.cli.streams")
+"""The modules that write to standard output."""
 
 GC_WHILE_STARTING: Final = 100_000
 """New objects between two collections, until a controller serves; commands that make none rarely reach it."""
@@ -82,12 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as failure:
         if failure.errno != errno.ENOSPC:  # a broken pipe is click's to end quietly; anything else is a bug
             raise
-        return _output_lost(failure)
+        return _disk_full(failure)
     return code if isinstance(code, int) else 0
 
 
-def _output_lost(failure: OSError) -> int:
-    """The disk behind standard output is full."""
+def _disk_full(failure: OSError) -> int:
+    """A disk is full: the one behind standard output if that is what was written to, else one of ours."""
+    *_, (frame, _) = traceback.walk_tb(failure.__traceback__)
+    if frame.f_globals["__name__"] not in _PRINTERS:
+        say(f"{failure.strerror}: free some in the directories of PEEN_STATE_DIR and PEEN_LOG_DIRECTORY")
+        return FAILED
     # Else the flush at exit fails once more, with words of its own.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)

@@ -18,11 +18,10 @@ from peen.entropy import Entropy
 from peen.errors import ControllerRunning
 from peen.model.route import preloads
 from peen.settings import Settings, check_open_files, prepare_directories
-from peen.space.nannystart import NannyProcess, start_nanny, wait_for_exit
+from peen.space.nannystart import NannyProcess, end_nanny, start_nanny
 from peen.space.unseen import CONSOLES, unseen
 
 SWITCH_INTERVAL_S: Final = 0.0002  # the writer threads hand over at once instead of after 5 ms
-NANNY_END_S: Final = 12.0  # it gives its descendants 10 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def prepared_process(settings: Settings, entropy: Entropy, *, stream: TextIO | N
             state_id=state_id(settings),
             preload=preloads(settings.upstreams, os.environ),
         )
-        stack.callback(end_nanny, nanny)
+        stack.callback(_end, nanny)
         # Imported here, as everything that follows: meanwhile the fork server imports its own.
         with unseen(*CONSOLES):
             from peen.log import configure_logging, get_logger
@@ -72,9 +71,7 @@ def prepared_process(settings: Settings, entropy: Entropy, *, stream: TextIO | N
         yield Prepared(nanny, lock)
 
 
-def end_nanny(nanny: NannyProcess) -> None:
+def _end(nanny: NannyProcess) -> None:
     """Close the channel, which ends the fork server and all that it started. Nothing happens if it has ended."""
     nanny.channel.close()
-    if not wait_for_exit(nanny.popen, NANNY_END_S):
-        nanny.popen.kill()
-    nanny.popen.wait()
+    end_nanny(nanny.popen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from peen.cli.client import CallRefused
@@ -19,14 +20,18 @@ def open_refused(refused: CallRefused, workspace: str, settings: Settings, *, bo
     if refused.error_code != NOT_ALLOWED:
         return CommandEnds(f"{workspace}: {refused}", REFUSED)
     root = settings.workspace_root
-    if borrowed:
+    kept = [path for path in (settings.state_dir, settings.config_dir) if contains(Path(workspace), lexical_path(path))]
+    if kept:
+        where = f"not allowed: it holds {' and '.join(map(str, kept))}, where Peen keeps its own"
+        remedy = "work in a directory below it (-w)"
+    elif borrowed:
         where = "outside the PEEN_WORKSPACE_ROOT of the running controller, or touches a directory that it keeps"
         remedy = "stop it (peen stop) and start it with a PEEN_WORKSPACE_ROOT that holds this directory"
     elif not contains(lexical_path(root), lexical_path(workspace)):
         where = f"outside PEEN_WORKSPACE_ROOT ({root})"
         remedy = "set PEEN_WORKSPACE_ROOT to a directory that holds it, or work in another one (-w)"
     else:
-        kept = f"{settings.config_dir}, {settings.state_dir}"
-        where = f"not inside PEEN_WORKSPACE_ROOT ({root}) by its real name, or touches what Peen keeps ({kept})"
+        own = f"{settings.config_dir}, {settings.state_dir}"
+        where = f"not inside PEEN_WORKSPACE_ROOT ({root}) by its real name, or touches what Peen keeps ({own})"
         remedy = "work in another directory (-w)"
     return CommandEnds(f"workspace {workspace} is {where}; {remedy} (403 {NOT_ALLOWED})", REFUSED)

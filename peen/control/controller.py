@@ -20,6 +20,7 @@ from peen.hub.rest.audit import add_audit
 from peen.hub.rest.events import add_events
 from peen.hub.rest.executions import add_executions
 from peen.hub.rest.health import add_health
+from peen.hub.rest.maintenance import add_maintenance
 from peen.hub.rest.models import add_models
 from peen.hub.rest.notices import add_notices
 from peen.hub.rest.sessions import add_sessions
@@ -60,6 +61,7 @@ def build_router() -> Router:
         add_audit,
         add_snapshots,
         add_models,
+        add_maintenance,
     )
     for add in resources:
         add(router)

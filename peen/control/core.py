@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -125,6 +125,7 @@ async def control_core(
             yield core
         finally:
             stop.begin(settings.shutdown_timeout_ms / 1000)
+            space.wake()
             with stop.scope():
                 await core.end_turns()
                 await core.supervisor.stop_all("the controller stops")
@@ -146,7 +147,7 @@ async def _assemble(
     records = GenerationRecords(database, entropy)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
-        return records.calls(generation_id, registry.turn_ended).handle
+        return records.calls(generation_id, registry.turn_ended, registry.resume_later).handle
 
     supervisor = Supervisor(
         space,
@@ -159,10 +160,11 @@ async def _assemble(
         calls=calls,
         on_lost=_note_lost,
     )
+    policy = WorkspacePolicy(settings.workspace_root, settings.state_dir, settings.config_dir)
     household = Household(
         database=database,
         pump=pump,
-        workers=_SessionWorkers(database, supervisor),
+        workers=_SessionWorkers(database, supervisor, policy.check_again),
         entropy=entropy,
         check_model=models.resolve,
         default_model=default_model,
@@ -175,7 +177,7 @@ async def _assemble(
         await nursery.start(start)
     api = Api(
         database=database,
-        policy=WorkspacePolicy(settings.workspace_root, settings.state_dir, settings.config_dir),
+        policy=policy,
         models=models.list,
         default_model=default_model,
         root_agent=settings.agent,
@@ -211,12 +213,13 @@ async def _release(registry: Sessions, supervisor: Supervisor, session: SessionR
 class _SessionWorkers:
     """The workers as a session sees them."""
 
-    def __init__(self, database: Database, supervisor: Supervisor) -> None:
-        self._database, self._supervisor = database, supervisor
+    def __init__(self, database: Database, supervisor: Supervisor, check_workspace: Callable[[str], None]) -> None:
+        self._database, self._supervisor, self._check_workspace = database, supervisor, check_workspace
 
     async def ensure(self, session_no: SessionNo) -> WorkerLink:
         row = sessions.by_no(self._database.reader, session_no)
         assert row is not None, "a worker is started for a session that exists"
+        self._check_workspace(row.workspace)  # hours may have passed since the session was opened
         return await self._supervisor.ensure(Placement(row.uuid, row.workspace, row.agent_space))
 
     async def stop(self, session_id: str, reason: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
 
-from peen.errors import ConfigurationInvalid, ControllerRunning
+from peen.errors import ConfigurationInvalid, ControllerRunning, StorageFailed, StorageFull
 
 LOCK_NAME: Final = "controller.lock"
 _MAX_BYTES: Final = 8192
@@ -41,29 +43,34 @@ class LockInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class ControllerLock:
     """The exclusive lock, held until `release` or the end of the process, however it ends.
 
-    Owns:  the descriptor, which no child inherits across exec. The file itself stays for the next controller.
+    Owns:  the descriptors of file and directory, which no child inherits across exec. The file itself stays for the
+           next controller. The directory is locked too, so that whoever deletes the file lets nobody in.
     """
 
-    def __init__(self, path: Path, fd: int, info: LockInfo) -> None:
+    def __init__(self, path: Path, fd: int, directory_fd: int, info: LockInfo) -> None:
         self.path, self.info = path, info
         self._fd: int | None = fd
+        self._directory_fd = directory_fd
 
     @classmethod
     def acquire(cls, state_dir: Path, info: LockInfo) -> ControllerLock:
         """Takes the lock of an existing state directory and writes `info` into it.
 
         Raises: ControllerRunning if another process holds it, before anything is changed; ConfigurationInvalid if the
-        file cannot be used.
+        file cannot be used; StorageFull.
         """
         path = state_dir / LOCK_NAME
-        fd = _open(path, os.O_RDWR | os.O_CREAT)
-        try:
+        with ExitStack() as opened:
+            fd = _open(path, os.O_RDWR | os.O_CREAT)
+            opened.callback(os.close, fd)
             _lock_exclusively(fd, path)
-            lock = cls(path, fd, info)
+            directory_fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, directory_fd)
+            if not _try_lock(directory_fd, fcntl.LOCK_EX):
+                raise ControllerRunning(path, pid=None)
+            lock = cls(path, fd, directory_fd, info)
             lock._write(info)
-        except BaseException:
-            os.close(fd)
-            raise
+            opened.pop_all()
         return lock
 
     def update(self, *, address: str) -> None:
@@ -79,6 +86,7 @@ class ControllerLock:
         try:
             os.ftruncate(fd, 0)
         finally:
+            os.close(self._directory_fd)
             os.close(fd)  # frees the lock
 
     def __enter__(self) -> Self:
@@ -91,8 +99,12 @@ class ControllerLock:
         assert self._fd is not None, "the lock was released"
         content = msgspec.json.encode(info)
         # One write, then the cut: a reader sees the old text, the new one, or the new one with a tail that it skips.
-        os.pwrite(self._fd, content + b"\n", 0)
-        os.ftruncate(self._fd, len(content) + 1)
+        try:
+            os.pwrite(self._fd, content + b"\n", 0)
+            os.ftruncate(self._fd, len(content) + 1)
+        except OSError as exc:
+            failure = StorageFull if exc.errno in (errno.ENOSPC, errno.EDQUOT) else StorageFailed
+            raise failure(str(self.path), str(exc.strerror)) from exc
 
 
 def read_lock(state_dir: Path) -> LockInfo | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,7 @@ from msgspec import Raw
 from peen.context.projection import Conversation
 from peen.entropy import Entropy
 from peen.errors import ModelError
-from peen.execution.blocks import Blocks, Streaming, event
+from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
@@ -94,6 +95,10 @@ class Asker:
                     silence.deadline = trio.current_time() + idle_s
                     self._blocks.feed(fold.add(item))
                     streaming.poke()
+                    if self._blocks.waiting_bytes > MOST_BYTES:
+                        silence.deadline = math.inf  # it is the store that is waited for, not the provider
+                        await streaming.room()
+                        silence.deadline = trio.current_time() + idle_s
         if silence.cancelled_caught:
             raise ModelError(f"the provider was silent for {idle_s:g} s", kind="silence", retryable=True)
         return fold.finish()

@@ -14,6 +14,8 @@ from peen.wire.worker import EventRecord
 
 INTERVAL_S: Final = 0.030
 ENOUGH_BYTES: Final = 1024
+MOST_BYTES: Final = 256 * 1024
+"""What may wait to be shown; a model that is faster than the store is read no further meanwhile."""
 
 _Kind = Literal["text", "thinking", "call"]
 _DELTAS: Final = {
@@ -45,6 +47,11 @@ class Blocks:
     def is_urgent(self) -> bool:
         """Whether what waits should be shown at once: a block began, or there is enough of it."""
         return self._has_news or self._bytes >= ENOUGH_BYTES
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of the pieces that wait."""
+        return self._bytes
 
     @property
     def is_empty(self) -> bool:
@@ -153,6 +160,12 @@ class Streaming:
     def __init__(self, blocks: Blocks, emit: Callable[[list[EventRecord]], Awaitable[None]]) -> None:
         self._blocks, self._emit = blocks, emit
         self._wake = trio.Event()
+        self._shown = trio.Event()
+
+    async def room(self) -> None:
+        """Return once little enough waits; the caller's deadline does not run meanwhile, since it is ours."""
+        while self._blocks.waiting_bytes > MOST_BYTES:
+            await self._shown.wait()  # bounded by the store: a piece is stored, or the streaming fails
 
     def poke(self) -> None:
         """Something was fed to the blocks."""
@@ -175,3 +188,5 @@ class Streaming:
             if pieces := self._blocks.take():
                 await self._emit(pieces)
                 shown_at = trio.current_time()
+                self._shown.set()
+                self._shown = trio.Event()

@@ -13,6 +13,7 @@ import structlog
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.events import Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIReceiveCallable, ConnectionState
@@ -62,11 +63,29 @@ class HttpServer:
         """Serve one connection until it closes. hypercorn closes `stream`."""
         state = ConnectionState({_TRUSTED: trusted})
         transport: Any = stream  # declared as a TLS stream; any stream with a `socket` will do
-        await TCPServer(self._app, self._config, self._context, state, transport).run()
+        await HubTCPServer(self._app, self._config, self._context, state, transport).run()
 
     async def stop(self) -> None:
         """Close idle connections, and busy ones after their answer."""
         await self._context.terminated.set()
+
+
+class HubTCPServer(TCPServer):
+    """One connection, which ends when its client has closed it.
+
+    The class above would keep it, and its file descriptor, until the idle clock ran out.
+    """
+
+    _ended = False
+
+    async def protocol_send(self, event: Event) -> None:
+        if not (self._ended and isinstance(event, Updated)):  # an answer that is still written is the last one
+            await super().protocol_send(event)
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._ended = True
+        await self.idle_task.stop()
 
 
 class HubConnection(TrioASGIHTTPConnection):

@@ -52,11 +52,11 @@ class DirectTransport:
             self._put_back(target, connection)
 
     async def aclose(self) -> None:
-        await trio.lowlevel.checkpoint()
         for waiting in self._idle.values():
             for idle in waiting:
                 idle.connection.close()
         self._idle.clear()
+        await trio.lowlevel.checkpoint()  # last, so that a cancelled caller leaves nothing open
 
     async def _ask(self, target: Target, request: h11.Request, body: bytes) -> tuple[Connection, h11.Response]:
         waiting = self._take(target)

@@ -22,6 +22,8 @@ from peen.model.stream import (
 from peen.wire.worker import ToolCallRecord, Usage
 
 LENGTH: Final = "length"
+MAX_ANSWER_CHARACTERS: Final = 4 * 1024 * 1024
+"""Text, reasoning and arguments of one answer together; far above what any model writes at once."""
 _EMPTY_OBJECT: Final = Raw(b"{}")
 _decode_any: Final = msgspec.json.Decoder(Any).decode
 
@@ -64,7 +66,15 @@ class Fold:
         self._calls: dict[int, _OpenCall] = {}
         self._ids: set[str] = set()
         self._usage = Usage()
+        self._size = 0
         self._finished: Finished | None = None
+
+    def _grow(self, text: str) -> None:
+        self._size += len(text)
+        if self._size > MAX_ANSWER_CHARACTERS:
+            raise ModelError(
+                f"the answer has more than {MAX_ANSWER_CHARACTERS} characters", kind="answer_too_large", retryable=False
+            )
 
     def add(self, event: StreamEvent) -> StreamEvent:
         """Take one event; returns it as others may see it, which differs only in the id of a call.
@@ -75,12 +85,15 @@ class Fold:
             raise _bad_stream("it went on after its end")
         match event:
             case TextDelta():
+                self._grow(event.text)
                 self._text.append(event.text)
             case ThinkingDelta():
+                self._grow(event.text)
                 self._thinking.append(event.text)
             case CallStarted():
                 return self._start(event)
             case CallDelta():
+                self._grow(event.json)
                 self._open_call(event.index).pieces.append(event.json)
             case CallStopped():
                 self._open_call(event.index).stopped = True

@@ -76,4 +76,4 @@ def retry_reason(error: ModelError) -> RetryReason:
 
 
 def _seconds(milliseconds: int) -> str:
-    return f"{milliseconds / 1000:g}"
+    return f"{milliseconds / 1000:.0f}" if milliseconds >= 10_000 else f"{milliseconds / 1000:g}"

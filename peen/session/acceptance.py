@@ -139,7 +139,8 @@ def known_frame(db: Reader, session_no: SessionNo, frame_id: str) -> Known | Non
     assert row.turn_id is not None
     request_id = str(UUID(bytes=row.request_id))
     if row.was_queued:
-        return Known(row.digest, Outcome("queued", "", request_id))
+        state = "undelivered" if row.state == "undelivered" else "queued"
+        return Known(row.digest, Outcome(state, "", request_id))
     turn = turns.by_id(db, row.turn_id)
     ended = None
     if turn is not None and turn.state != "running":

@@ -13,7 +13,16 @@ import trio
 
 from peen.actors import supervised
 from peen.entropy import Entropy
-from peen.errors import LinkLost, PeenError, Refused, SessionBusy, StorageError, ValidationFailed, WorkerFailed
+from peen.errors import (
+    LinkLost,
+    PeenError,
+    Refused,
+    SessionBusy,
+    StorageError,
+    TurnCancelled,
+    ValidationFailed,
+    WorkerFailed,
+)
 from peen.feed.pump import FeedPump
 from peen.ids import SessionNo
 from peen.session import decide
@@ -56,7 +65,10 @@ class Workers(Protocol):
     """Where the session's worker comes from."""
 
     async def ensure(self, session_no: SessionNo) -> Link:
-        """The session's ready worker, started if there is none. Raises: WorkerFailed."""
+        """The session's ready worker, started if there is none.
+
+        Raises: WorkerFailed; WorkspaceNotFound or WorkspaceNotAllowed if its workspace is not what it was.
+        """
 
     def link_of(self, session_id: str) -> Link | None:
         """The session's ready worker, if it has one."""
@@ -102,7 +114,9 @@ class SessionActor:
         self._tasks = 0
         self._closed = False
         self._stop: trio.Event | None = None  # set when the Stop that is under way has been carried out
+        self._stops = 0
         self._turns: trio.Nursery | None = None
+        self._resuming: trio.Event | None = None  # set when the resumption that is being stored has begun its turn
         self._resumes: list[ResumeRequest] = []
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -119,6 +133,10 @@ class SessionActor:
                     stop = partial(self._house.workers.stop, self._id, "idle")
                     await supervised(stop, name=f"idle worker of session {self._id}")
 
+    async def submit(self, message: MessageSend, origin: Origin) -> None:
+        """Take a message, in the order of receipt; waits while too many wait to be judged."""
+        await self.address.send(Submission(message, origin, self._stops if self._stop is not None else None))
+
     def turn_ended(self, end: TurnEnd) -> None:
         """A terminal commit of this session. From here on the next message is accepted."""
         turn = self._running
@@ -128,24 +146,29 @@ class SessionActor:
         outcome = Outcome(end.state, end.reason, turn.request_id)
         acknowledge = partial(self._answers.announce, turn.waiting, outcome)
         self._house.pump.when_published(self._no, end.feed_sequence, acknowledge)
-        if end.following is not None:
+        if end.following is not None and not self._closed:
             self._begin(following_turn(end.following, turn.message))
         elif self._resumes and self._stop is None and not self._closed:
             assert self._turns is not None
-            self._turns.start_soon(partial(supervised, partial(self._resume_next, self._resumes.pop(0)), name="resume"))
+            self._turns.start_soon(partial(supervised, self._resume_next, name="resume"))
 
     async def stop(self) -> bool:
         """Stop: everything that runs for this session ends, and nothing begins by itself. True if a turn was running.
 
         Returns when the fence is stored; the rest is carried out by the session within `STOP_QUIET_S` and the time
-        that killing takes. Messages that arrive meanwhile wait, and nothing of them is stored.
+        that killing takes. Messages that arrive meanwhile wait, and nothing of them is stored; another Stop cancels
+        their wait.
         """
+        while self._resuming is not None:
+            await self._resuming.wait()  # one transaction; the turn that it begins is stopped too
+        self._stops += 1
+        self._resumes.clear()
+        change = partial(fence, session_no=self._no, at_ms=self._house.entropy.now_ms())
         if self._stop is not None:
+            await self._house.database.write(change, terminal=True)
             return True
         done = self._stop = trio.Event()
-        self._resumes.clear()
         try:
-            change = partial(fence, session_no=self._no, at_ms=self._house.entropy.now_ms())
             await self._house.database.write(change, terminal=True)
         except BaseException:
             self._lift(done)
@@ -173,12 +196,21 @@ class SessionActor:
         """
         if self._closed:
             raise SessionBusy("the controller is stopping")
-        if self._stop is not None:
-            await self._stop.wait()  # bounded by the Stop itself
+        await self._settled()
         if self._running is not None:
             self._resumes.append(request)
             return
         await self._resume(request)
+
+    def resume_later(self, request: ResumeRequest) -> None:
+        """Go on with a paused root when the running turn has ended: an agent of that turn asks. A Stop drops it."""
+        if self._running is None or self._stop is not None or self._closed:
+            log.warning("a turn that wanted paused work to go on is ending", session_id=self._id)
+        elif not any(
+            (waiting.execution_id, waiting.control_revision) == (request.execution_id, request.control_revision)
+            for waiting in self._resumes
+        ):
+            self._resumes.append(request)
 
     async def continue_input(self, request_id: str, stop_revision: int) -> None:
         """Let a message that a Stop left waiting open a turn. Raises: NotFound, Conflict, SessionBusy."""
@@ -196,6 +228,20 @@ class SessionActor:
         self._begin(turn_of(row, str(turn_id), self._id))
 
     async def _resume(self, request: ResumeRequest) -> None:
+        """Nothing runs. Until this is decided, messages and a Stop wait: they must find the turn that it begins."""
+        done = self._resuming = trio.Event()
+        try:
+            await self._reopen(request)
+        finally:
+            self._resuming = None
+            done.set()
+
+    async def _settled(self) -> None:
+        """Wait while a Stop is carried out or a resumption is being stored."""
+        while (pending := self._stop if self._stop is not None else self._resuming) is not None:
+            await pending.wait()  # bounded by the Stop itself, or by one transaction
+
+    async def _reopen(self, request: ResumeRequest) -> None:
         change = partial(
             resume,
             session_no=self._no,
@@ -203,6 +249,7 @@ class SessionActor:
             control_revision=request.control_revision,
             caller=request.caller,
             automatic=request.automatic,
+            provenance=request.provenance,
             at_ms=self._house.entropy.now_ms(),
         )
         resumed = await self._house.database.write(change)
@@ -210,13 +257,16 @@ class SessionActor:
         turn.execution_id = resumed.execution_id
         self._begin(turn)
 
-    async def _resume_next(self, request: ResumeRequest) -> None:
-        try:
-            await self._resume(request)
-        except Refused as refused:
-            log.warning(
-                "a resumption that waited is not possible any more", session_id=self._id, reason=refused.message
-            )
+    async def _resume_next(self) -> None:
+        """A turn has ended: the first resumption that waits and is still possible begins."""
+        await self._settled()  # a Stop that came meanwhile has dropped them all
+        while self._resumes and self._running is None and not self._closed:
+            try:
+                await self._resume(self._resumes.pop(0))
+            except Refused as refused:
+                log.warning(
+                    "a resumption that waited is not possible any more", session_id=self._id, reason=refused.message
+                )
 
     # --- Stop
 
@@ -250,8 +300,11 @@ class SessionActor:
 
     async def _take(self, submission: Submission) -> None:
         message, origin = submission.message, submission.origin
-        if self._stop is not None:
-            await self._stop.wait()  # bounded by the Stop itself
+        await self._settled()
+        if submission.met_stop not in (None, self._stops):
+            overtaken = TurnCancelled("another Stop came while this message waited for the first; nothing was stored")
+            self._answers.refuse(message.id, origin, overtaken)
+            return
         digest = content_digest(message)
         running = self._running
         decision = decide.admit(
@@ -354,6 +407,8 @@ class SessionActor:
             ending = interrupted("interrupted", f"the session's worker was lost: {lost}")
         except WorkerFailed as failed:
             ending = interrupted("interrupted", f"the session's worker could not be started: {failed}")
+        except StorageError:
+            ending = UNSTORED
         except PeenError as refused:
             ending = _failure(str(refused))
         else:
@@ -382,6 +437,12 @@ class SessionActor:
             self.turn_ended(TurnEnd(turn.turn_id, ending.state, ending.reason, sequence))
 
 
+UNSTORED: Final = Ending(
+    state="failed",
+    reason="storage",
+    error="the disk is full or failing; the log of the controller names it",
+    classification="storage",
+)
 STOPPED: Final = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")
 
 

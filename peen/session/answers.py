@@ -20,14 +20,16 @@ class Answers:
         self._id, self._pump, self._entropy = session_id, pump, entropy
 
     def announce(self, waiting: Sequence[tuple[str, Origin]], outcome: Outcome) -> None:
-        """Tell everybody who hears the session what became of these messages (frame id, sender).
+        """Tell what became of a message: everybody who hears the session once, and every resend once more, alone.
 
-        A sender that hears only another session is told by itself.
+        `waiting` holds frame id and sender of the message and of each resend. A sender that hears only another session
+        is told by itself.
         """
-        for frame_id, origin in waiting:
+        for number, (frame_id, origin) in enumerate(waiting):
             payload = self._frame(acknowledgement(outcome), frame_id, outcome.request_id)
-            self._pump.announce(self._id, payload)
-            if origin.session_filter not in (None, self._id):
+            if number == 0:
+                self._pump.announce(self._id, payload)
+            if number > 0 or origin.session_filter not in (None, self._id):
                 origin.reply(text_frame(payload))
 
     def repeat(self, frame_id: str, origin: Origin, outcome: Outcome) -> None:

@@ -15,7 +15,7 @@ from peen.ids import SessionNo
 from peen.session.actor import Household, SessionActor
 from peen.session.ending import Ending
 from peen.session.requests import ResumeRequest
-from peen.session.state import Origin, Submission
+from peen.session.state import Origin
 from peen.session.writes import TurnEnd
 from peen.store import executions, sessions
 from peen.wire.client import MessageSend
@@ -56,7 +56,7 @@ class Sessions:
         if self._closing:
             raise SessionBusy("the controller is stopping; send the message again when it runs")
         try:
-            await self._actor(session.no, session.uuid).address.send(Submission(message, origin))
+            await self._actor(session.no, session.uuid).submit(message, origin)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             raise SessionNotFound("metadata.sessionId: this session was deleted") from None
 
@@ -65,6 +65,12 @@ class Sessions:
         actor = self._actors.get(session_no)
         if actor is not None:
             actor.turn_ended(end)
+
+    def resume_later(self, request: ResumeRequest, session_no: SessionNo) -> None:
+        """An agent of the session wants paused work to go on when its turn has ended."""
+        actor = self._actors.get(session_no)
+        if actor is not None:
+            actor.resume_later(request)
 
     async def stop(self, session_id: str) -> bool:
         """Stop a session; True if a turn was running and was told to end. Raises: SessionNotFound."""

@@ -12,15 +12,20 @@ import structlog
 from msgspec import Raw
 
 from peen.entropy import Entropy
-from peen.errors import PeenError, ValidationFailed
-from peen.session import writes
+from peen.errors import NotFound, PeenError, ValidationFailed
+from peen.session import agentwork, writes
+from peen.session.requests import ResumeRequest
 from peen.session.writes import TurnEnd, Writer
 from peen.store.database import Change, Database
 from peen.wire.worker import (
     CommitSteps,
+    ContinuationAdmitted,
+    ContinueExecution,
     EmitEvents,
     HistoryPage,
     OpenTurn,
+    ReadExecution,
+    ResolveExecutionActivity,
     RestoreExecution,
     WireError,
     WorkerStruct,
@@ -37,18 +42,29 @@ _DECODE_HISTORY: Final = msgspec.json.Decoder(HistoryPage).decode
 _DECODE_COMMIT: Final = msgspec.json.Decoder(CommitSteps).decode
 _DECODE_RESTORE: Final = msgspec.json.Decoder(RestoreExecution).decode
 _DECODE_EMIT: Final = msgspec.json.Decoder(EmitEvents).decode
+_DECODE_READ: Final = msgspec.json.Decoder(ReadExecution).decode
+_DECODE_RESOLVE: Final = msgspec.json.Decoder(ResolveExecutionActivity).decode
+_DECODE_CONTINUE: Final = msgspec.json.Decoder(ContinueExecution).decode
 
 
 class WorkerCalls:
     """Serves one worker generation. What it may write is fixed here, whatever its frames say.
 
-    `on_end` hears of every terminal commit, on the Trio thread, before the worker does.
+    `on_end` hears of every terminal commit, on the Trio thread, before the worker does; `on_continue` likewise of every
+    paused execution that an agent wants to go on. Without one, agents cannot ask for that.
     """
 
     def __init__(
-        self, database: Database, writer: Writer, *, entropy: Entropy, on_end: Callable[[TurnEnd], None]
+        self,
+        database: Database,
+        writer: Writer,
+        *,
+        entropy: Entropy,
+        on_end: Callable[[TurnEnd], None],
+        on_continue: Callable[[ResumeRequest], None] | None = None,
     ) -> None:
         self._database, self._writer, self._entropy, self._on_end = database, writer, entropy, on_end
+        self._on_continue = on_continue
 
     def handle(self, method: str, payload: Raw, reply: Reply) -> None:
         """Queue the call's transaction now, in order; `reply` is called once it is committed or refused."""
@@ -67,8 +83,22 @@ class WorkerCalls:
                     self._submit(restoring, reply, answer=_same)
                 case "history.page":
                     reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
+                case "execution.read":
+                    reply(encode(agentwork.read(self._database.reader, self._writer, _DECODE_READ(payload))))
+                case "execution.resolve":
+                    deciding = partial(
+                        agentwork.resolve,
+                        writer=self._writer,
+                        request=_DECODE_RESOLVE(payload),
+                        at_ms=self._entropy.now_ms(),
+                    )
+                    self._submit(deciding, reply, answer=_same)
+                case "execution.continue" if self._on_continue is not None:
+                    self._continue(payload, reply, self._on_continue)
                 case _:
                     reply(_error(ValidationFailed(f"unknown method {method}")))
+        except NotFound as missing:
+            reply(_error(missing))
         except (msgspec.MsgspecError, ValueError) as malformed:
             reply(_error(ValidationFailed(f"{method}: {malformed}")))
 
@@ -94,6 +124,19 @@ class WorkerCalls:
             at_ms=self._entropy.now_ms(),
         )
         self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None)
+
+    def _continue(self, payload: Raw, reply: Reply, on_continue: Callable[[ResumeRequest], None]) -> None:
+        def admitted(request: ResumeRequest) -> WorkerStruct:
+            on_continue(request)
+            return ContinuationAdmitted()
+
+        change = partial(
+            agentwork.admit_continuation,
+            writer=self._writer,
+            request=_DECODE_CONTINUE(payload),
+            at_ms=self._entropy.now_ms(),
+        )
+        self._submit(change, reply, answer=admitted)
 
     def _ended(self, result: tuple[WorkerStruct, TurnEnd | None]) -> WorkerStruct:
         committed, end = result

@@ -25,6 +25,8 @@ class Submission:
 
     message: MessageSend
     origin: Origin
+    met_stop: int | None = None
+    """Number of the Stop that was under way when the message came; another Stop after that cancels its wait."""
 
 
 @dataclass(slots=True)

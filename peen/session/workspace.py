@@ -47,6 +47,18 @@ class WorkspacePolicy:
         _check_directory(path)
         return path
 
+    def check_again(self, workspace: str) -> None:
+        """See that the canonical path of an open session is still the same, allowed directory.
+
+        Raises: as `resolve`, with what became of it.
+        """
+        try:
+            now = self.resolve(workspace)
+        except (ValidationFailed, WorkspaceNotAllowed, WorkspaceNotFound) as refused:
+            raise type(refused)(f"the session's workspace cannot be used any more: {refused}") from None
+        if str(now) != workspace:
+            raise WorkspaceNotFound("the session's workspace was replaced by a symbolic link; put the directory back")
+
     def _inside_root(self, path: Path) -> bool:
         return any(contains(root, path) for root in self._roots)
 

@@ -141,6 +141,11 @@ class ControlSpace:
         """Pid of the fork server that serves now: what a sweep has to spare."""
         return None if self._link is None or self._link.lost.is_set() else self._link.pid
 
+    def wake(self) -> None:
+        """Let a fork server that somebody stopped go on: it has to tell of the ends of its workers."""
+        if self._link is not None:
+            self._link.wake()
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the space until cancelled."""
         async with trio.open_nursery() as nursery:

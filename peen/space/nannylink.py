@@ -16,11 +16,10 @@ import trio
 from peen.errors import LinkLost, WorkerFailed
 from peen.worker.framing import FrameStream
 
-from .nannystart import NannyProcess, wait_for_exit
+from .nannystart import NannyProcess, end_nanny
 from .orders import MAX_ORDER_BYTES, Exited, Kill, NotSpawned, Spawn, Spawned, decode_report, pack
 
 ANSWER_S: Final = 10.0  # a fork server that has not forked by then hangs, and is killed
-END_S: Final = 12.0  # it gives its descendants 10 s
 
 
 @dataclass
@@ -112,6 +111,11 @@ class NannyLink:
         if not self.lost.is_set():
             self._put(pack(Kill(pid=pid, signal=number, tree=tree)), ())
 
+    def wake(self) -> None:
+        """Let a fork server that was stopped (SIGSTOP) go on."""
+        if not self.lost.is_set():
+            self._popen.send_signal(signal.SIGCONT)
+
     def destroy(self) -> None:
         """SIGKILL the fork server itself: `run` will notice. For one that does not do what it is told."""
         self._popen.kill()
@@ -165,9 +169,7 @@ class NannyLink:
         birth.done.set()
 
     def _reap(self) -> None:
-        if not wait_for_exit(self._popen, END_S):
-            self._popen.kill()
-        self._popen.wait()
+        end_nanny(self._popen)
 
 
 def _close(fds: tuple[int, ...]) -> None:

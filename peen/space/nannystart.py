@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Final
 import peen
 
 from .proc import MARKER
+
+END_S: Final = 12.0  # it gives its descendants 10 s
 
 WORKER_ENTRY: Final = "peen.worker.main:worker_main"
 
@@ -64,6 +67,18 @@ def _with_peen(environment: Mapping[str, str]) -> dict[str, str]:
         return dict(environment)
     given = environment.get("PYTHONPATH")
     return {**environment, "PYTHONPATH": f"{home}{os.pathsep}{given}" if given else home}
+
+
+def end_nanny(popen: subprocess.Popen[bytes]) -> None:
+    """Block until a fork server whose channel is closed has ended; killed after 12 s. Reaps it.
+
+    It is told to go on first: one that was stopped (SIGSTOP) would never learn of the end.
+    """
+    if popen.poll() is None:
+        popen.send_signal(signal.SIGCONT)
+    if not wait_for_exit(popen, END_S):
+        popen.kill()
+    popen.wait()
 
 
 def wait_for_exit(popen: subprocess.Popen[bytes], within_s: float) -> bool:

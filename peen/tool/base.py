@@ -14,6 +14,7 @@ from peen.entropy import Entropy, SystemEntropy
 from peen.errors import PeenError
 from peen.tool.ledger import Ledger, LedgerDelta
 from peen.tool.locks import FileLocks
+from peen.tool.work import RetainedWork
 from peen.wire.worker import WorkerSettings
 
 ErrorKind = Literal[
@@ -36,6 +37,7 @@ ErrorKind = Literal[
     "context not found",
     "context not unique",
     "command start failed",
+    "conflict",
     "validation failed",
     "failed",
 ]
@@ -71,7 +73,8 @@ class ToolContext:
 
     `directory` is where relative paths start; `environment` is what commands inherit, already free of secrets;
     `locks` is shared by all agents of the worker, `ledger` is this agent's own. `prompt_budget_tokens` is what the
-    model's window leaves for input, if that is known.
+    model's window leaves for input, if that is known. `work` is the session's paused work as the call in question may
+    decide about it.
     """
 
     directory: Path
@@ -83,6 +86,7 @@ class ToolContext:
     locks: FileLocks
     entropy: Entropy = field(default_factory=SystemEntropy)
     prompt_budget_tokens: int | None = None
+    work: RetainedWork | None = None
 
     @property
     def max_result_bytes(self) -> int:

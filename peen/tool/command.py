@@ -17,10 +17,12 @@ from msgspec import Meta
 from peen.duration import format_duration_ms, parse_duration_ms
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import path_text
+from peen.tool.ending import end_family
+from peen.tool.family import FAMILIES, Family
 from peen.tool.keyless import KeylessPrograms
 from peen.tool.output import Shown, show
 from peen.tool.paths import resolve_path, status_of
-from peen.tool.process import OutputReader, Process, end_tree, keep_reading, left_running, reap, spawn
+from peen.tool.process import OutputReader, Process, keep_reading, spawn
 from peen.tool.tree import ProcessRow
 
 DRAIN_S: Final = 0.1  # how long to wait for the end of output that a descendant still holds open
@@ -69,8 +71,6 @@ class _Ending:
 
 
 class RunCommand(Tool[RunCommandArguments]):
-    """Owns: what earlier commands left behind, as far as it has to be reaped."""
-
     name = "runCommand"
     description = (
         "Run a shell command and wait for it. It has no terminal and no input. The call returns when the shell exits; "
@@ -82,59 +82,57 @@ class RunCommand(Tool[RunCommandArguments]):
     repeatable = False
     own_deadline = True
 
-    def __init__(self) -> None:
-        self._left: list[tuple[int, int]] = []
-
     async def run(self, arguments: RunCommandArguments, context: ToolContext) -> RunCommandResult:
         directory = resolve_path(arguments.directory, context)
         if not stat.S_ISDIR(status_of(directory).st_mode):
             raise ToolError("not a directory", f"{path_text(str(directory))} is a file; name a directory to run in")
         timeout_ms = _timeout_ms(arguments.timeout, context)
-        self._left = reap(self._left)
         began_s = context.entropy.monotonic_s()
-        process = _start(arguments.command, directory, context)
+        family = FAMILIES.start(lambda: _start(arguments.command, directory, context))
         limit = context.settings.max_command_output_bytes
-        stdout, stderr = OutputReader(process.stdout, limit), OutputReader(process.stderr, limit)
-        ending = await self._follow(process, stdout, stderr, timeout_ms)
+        stdout, stderr = OutputReader(family.process.stdout, limit), OutputReader(family.process.stderr, limit)
+        ending = await _follow(family, stdout, stderr, timeout_ms)
         duration_ms = round((context.entropy.monotonic_s() - began_s) * 1000)
         return _result(ending, stdout, stderr, context, directory, timeout_ms, duration_ms)
 
-    async def _follow(self, process: Process, stdout: OutputReader, stderr: OutputReader, timeout_ms: int) -> _Ending:
-        """Wait for the shell. However this ends, either the shell has exited by itself or its tree is gone."""
-        finished = False
-        keyless = KeylessPrograms(process)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(stdout.run)
-                nursery.start_soon(stderr.run)
-                nursery.start_soon(keyless.run)
-                status: int | None = None
-                with trio.move_on_after(timeout_ms / 1000) as timer:
-                    status = await process.wait()
-                if timer.cancelled_caught:
-                    await end_tree(process)
-                    status = process.popen.poll()
-                with trio.move_on_after(DRAIN_S):
-                    await stdout.ended.wait()
-                    await stderr.ended.wait()
-                nursery.cancel_scope.cancel()
-            left = await self._look_back(process, stdout, stderr)
-            finished = True
-        finally:
-            if not finished:
-                await end_tree(process)
-            process.close()
-        return _Ending(status, timer.cancelled_caught, left, keyless.ended)
 
-    async def _look_back(self, process: Process, stdout: OutputReader, stderr: OutputReader) -> list[ProcessRow]:
-        """What still runs of the command, and provision for what it will yet print and for its end."""
-        held = [reader for reader in (stdout, stderr) if not reader.ended.is_set()]
-        left = await left_running(process, output_held=bool(held))
-        self._left += [(row.pid, row.start) for row in left]
-        for reader in held:
-            self._left.append(keep_reading(reader.stream))
-        self._left = reap(self._left)
-        return sorted((row for row in left if not row.dead), key=lambda row: row.pid)
+async def _follow(family: Family, stdout: OutputReader, stderr: OutputReader, timeout_ms: int) -> _Ending:
+    """Wait for the shell. However this ends, either the shell has exited by itself or its tree is gone."""
+    process = family.process
+    finished = False
+    keyless = KeylessPrograms(family)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stdout.run)
+            nursery.start_soon(stderr.run)
+            nursery.start_soon(keyless.run)
+            status: int | None = None
+            with trio.move_on_after(timeout_ms / 1000) as timer:
+                status = await process.wait()
+            if timer.cancelled_caught:
+                await end_family(family)
+                status = process.poll()
+            with trio.move_on_after(DRAIN_S):
+                await stdout.ended.wait()
+                await stderr.ended.wait()
+            nursery.cancel_scope.cancel()
+        left = await _look_back(family, stdout, stderr)
+        finished = True
+    finally:
+        if not finished:
+            await end_family(family)
+        process.close()
+        family.close()
+    return _Ending(status, timer.cancelled_caught, left, keyless.ended)
+
+
+async def _look_back(family: Family, stdout: OutputReader, stderr: OutputReader) -> list[ProcessRow]:
+    """What still runs of the command, and provision for what it will yet print."""
+    held = [reader for reader in (stdout, stderr) if not reader.ended.is_set()]
+    left = await family.left_running(output_held=bool(held))
+    readers = [keep_reading(reader.stream) for reader in held]
+    family.admit(row for row in readers if row is not None)
+    return sorted(left, key=lambda row: row.pid)
 
 
 def _timeout_ms(text: str | None, context: ToolContext) -> int:

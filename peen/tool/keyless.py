@@ -15,9 +15,9 @@ from typing import Final, NoReturn
 
 import trio
 
+from peen.tool.family import Family
 from peen.tool.paths import Identity, identity_of
-from peen.tool.process import Process
-from peen.tool.tree import descendants_of, read_row
+from peen.tool.tree import read_row
 
 _WAITING_IN: Final = (b"poll_schedule_timeout", b"do_select", b"do_poll", b"do_sys_poll")  # what select and poll do
 _UNTOLD: Final = (b"", b"0")
@@ -27,9 +27,8 @@ LOOK_S: Final = 0.5  # between two looks; who was found twice is ended, so an ed
 class KeylessPrograms:
     """Looks after one command. `ended` names the programs that were told to end: pid and name, in that order."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._pipes = {identity_of(os.fstat(stream.fileno())) for stream in (process.stdout, process.stderr)}
+    def __init__(self, family: Family) -> None:
+        self._family = family
         self.ended: dict[int, str] = {}
 
     async def run(self) -> NoReturn:
@@ -37,7 +36,7 @@ class KeylessPrograms:
         suspects: set[int] = set()
         while True:
             await trio.sleep(LOOK_S)
-            found = {pid for pid in descendants_of(self._process.pid) if _waits_for_keys(pid, self._pipes)}
+            found = {pid for pid in self._family.look() if _waits_for_keys(pid, self._family.pipes)}
             for pid in found & suspects:
                 self._end(pid)
             suspects = found
@@ -48,7 +47,7 @@ class KeylessPrograms:
             try:
                 row = read_row(pid)
                 # Looked at once more, since only now nobody else can have this pid.
-                if row is not None and _waits_for_keys(pid, self._pipes):
+                if row is not None and _waits_for_keys(pid, self._family.pipes):
                     self.ended[pid] = row.name
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM)
             finally:

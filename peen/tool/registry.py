@@ -15,12 +15,15 @@ from peen.duration import format_duration_ms
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolOutcome, ToolResult
 from peen.tool.bounds import fit_head, json_bytes
 from peen.tool.command import RunCommand
+from peen.tool.continue_execution import ContinueExecution
 from peen.tool.edit_file import EditFile
 from peen.tool.list_files import ListFiles
 from peen.tool.make_directory import MakeDirectory
 from peen.tool.move_path import MovePath
+from peen.tool.read_execution import ReadExecution
 from peen.tool.read_file import ReadFile
 from peen.tool.remove_path import RemovePath
+from peen.tool.resolve_execution import ResolveExecutionActivity
 from peen.tool.schema import Schema, explain_bad_arguments, plain_schema
 from peen.tool.search_text import SearchText
 from peen.tool.write_file import WriteFile
@@ -99,7 +102,8 @@ class Tools:
 def standard_tools() -> Tools:
     """The tools that every agent has."""
     changing: list[Tool[Any]] = [WriteFile(), EditFile(), MovePath(), MakeDirectory(), RemovePath()]
-    return Tools([ListFiles(), SearchText(), ReadFile(), *changing, RunCommand()])
+    of_paused_work: list[Tool[Any]] = [ReadExecution(), ResolveExecutionActivity(), ContinueExecution()]
+    return Tools([ListFiles(), SearchText(), ReadFile(), *changing, RunCommand(), *of_paused_work])
 
 
 def _decoded(entry: _Entry, arguments: bytes) -> ToolArguments:

@@ -1,4 +1,4 @@
-"""Which processes belong to a command: found in /proc, by descent, session and an environment mark."""
+"""What /proc tells of processes: who descends from whom, and who carries a mark in the environment."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def children_of(pid: int | Literal["self"]) -> Iterator[int]:
             continue
 
 
-def descendants_of(pid: int) -> Iterator[int]:
-    """Pids of a process and of all that descends from it without a gap."""
-    waiting = [pid]
+def descendants_of(*pids: int) -> Iterator[int]:
+    """Pids of the processes and of all that descends from them without a gap. One may come twice."""
+    waiting = list(pids)
     while waiting:
         yield (parent := waiting.pop())
         waiting += children_of(parent)
@@ -78,30 +78,16 @@ def carries_mark(pid: int, mark: str) -> bool:
         return False
 
 
-def find_members(
-    table: Mapping[int, ProcessRow], *, root: int, root_start: int, mark: str, known: Mapping[int, int]
-) -> dict[int, ProcessRow]:
-    """Every process of the command whose shell is or was `root`, dead ones not reaped yet included.
-
-    Members are those in its session or group, those that carry the mark, those in `known` (pid to start), and every
-    descendant of a member.
-    """
-
-    def belongs(row: ProcessRow) -> bool:
-        if row.start < root_start:
-            return False
-        if row.session == root or row.group == root or known.get(row.pid) == row.start:
-            return True
-        return not row.dead and carries_mark(row.pid, mark)
-
-    members = {pid: row for pid, row in table.items() if belongs(row)}
+def with_descendants(table: Mapping[int, ProcessRow], roots: Mapping[int, ProcessRow]) -> dict[int, ProcessRow]:
+    """The roots and everything that descends from one of them according to the table."""
+    found = dict(roots)
     children: dict[int, list[ProcessRow]] = {}
     for row in table.values():
         children.setdefault(row.parent, []).append(row)
-    waiting = list(members)
+    waiting = list(roots)
     while waiting:
         for row in children.get(waiting.pop(), []):
-            if row.pid not in members:
-                members[row.pid] = row
+            if row.pid not in found:
+                found[row.pid] = row
                 waiting.append(row.pid)
-    return members
+    return found

@@ -22,6 +22,7 @@ from peen.execution.steps import Next, Steps
 from peen.model.stream import ModelInfo, Upstream
 from peen.tool.base import ToolContext
 from peen.tool.ledger import Ledger
+from peen.turn.retained import Caller
 from peen.turn.scene import Scene, admission, opened_scene, restored_scene
 from peen.turn.workshop import AgentTools, Workshop
 from peen.wire.worker import RestoreExecution, ResumeTurn, RunTurn, Terminal
@@ -42,6 +43,7 @@ class TurnActor:
     def __init__(self, command: RunTurn | ResumeTurn, workshop: Workshop) -> None:
         self._command, self._shop = command, workshop
         self._steps: Steps | None = None
+        self._caller: Caller | None = None
         self.state = "running"
 
     async def run(self) -> None:
@@ -72,6 +74,8 @@ class TurnActor:
     def _hold(self, execution_id: str, holder: str, message_sequence: int) -> None:
         self._steps = Steps(self._shop.journal, execution_id=execution_id, holder=holder)
         self._steps.message_sequence = message_sequence
+        if self._shop.work is not None:
+            self._caller = Caller(self._shop.work, execution_id, holder)
 
     async def _work(self, prepare: Callable[[], Awaitable[Scene]], upstream: Upstream, model: ModelInfo) -> None:
         settings, steps = self._shop.settings, self._steps
@@ -92,7 +96,7 @@ class TurnActor:
             conversation=scene.conversation,
             blocks=blocks,
             ask=asker.answer,
-            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger)),
+            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), self._caller),
             model=model.name,
             round_limit=scene.round_limit,
             parallelism=scene.parallelism,

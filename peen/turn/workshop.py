@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from peen.model.registry import Models
 from peen.tool.base import ToolContext
 from peen.tool.locks import FileLocks
 from peen.tool.registry import Tools
+from peen.turn.retained import Caller, WorkCalls
 from peen.wire.worker import HistoryMessage, HistoryPage, OpenedTurn, ToolCallRecord, WorkerSettings
 
 
@@ -57,21 +59,26 @@ class Workshop:
     command_environment: Mapping[str, str]
     journal: Journal
     entropy: Entropy
+    work: WorkCalls | None = None
+    """Paused work of the session; None where no controller serves it."""
     locks: FileLocks = field(default_factory=FileLocks)
     transcript: Transcript = field(default_factory=Transcript)
 
 
 class AgentTools:
-    """The tools as one agent has them: its directory, its ledger."""
+    """The tools as one agent has them: its directory, its ledger, its say about paused work."""
 
-    def __init__(self, tools: Tools, context: ToolContext) -> None:
-        self._tools, self._context = tools, context
+    def __init__(self, tools: Tools, context: ToolContext, caller: Caller | None = None) -> None:
+        self._tools, self._context, self._caller = tools, context, caller
 
     def is_repeatable(self, name: str) -> bool:
         return self._tools.is_repeatable(name)
 
     async def call(self, call: ToolCallRecord) -> ToolOutput:
-        outcome = await self._tools.call(call.name, call.arguments, self._context)
+        context = self._context
+        if self._caller is not None:
+            context = dataclasses.replace(context, work=self._caller.work(call.id))
+        outcome = await self._tools.call(call.name, call.arguments, context)
         return ToolOutput(
             content=outcome.content, is_error=outcome.is_error, seen=Raw(msgspec.json.encode(outcome.ledger))
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, Final, Literal
 
 import msgspec
@@ -77,6 +78,7 @@ class FrameRefused(ValidationFailed):
         self.frame_id, self.session_id = frame_id, session_id
 
 
+_SKILL: Final = re.compile(r"(?:^|(?<=\s))(:(?:core:)?[a-z0-9]+(?:-[a-z0-9]+)*)(?=$|[\s,.;!?)\]}])")
 _NULL: Final = Raw(b"null")  # `Raw | None` would decode to nothing but null
 
 
@@ -158,6 +160,11 @@ def _data_problem(data: _Data, limits: ClientLimits) -> str | None:
     for field, reason in _REFUSED_FIELDS.items():
         if bytes(getattr(data, field)) != b"null":
             return f"data.{field}: {reason}"
+    if named := _SKILL.search(data.message):
+        return (
+            f"data.message: names the skill {named[1]}, and skills are not part of this release; "
+            "leave the name out, or write it without the colon"
+        )
     if problem := _text_problem("data.message", data.message, limits.max_message_bytes):
         return problem
     if data.model == "":

@@ -105,6 +105,7 @@ TAGS: Final[dict[str, str]] = {
     "executions": "Work step by step, and decisions about work that is paused.",
     "models": "What upstreams offer.",
     "places": "Where a session may be, and the workers that it had there.",
+    "maintenance": "Keeping the store small.",
     "audit": "What models were asked, what they answered and what that used.",
 }
 """What each tag gathers."""
@@ -250,6 +251,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         failures=(
             Failure.of(errors.SessionNotFound, "there is no such session"),
             Failure.of(errors.SessionBusy, "a turn is running; nothing was removed"),
+        ),
+    ),
+    Operation(
+        "POST", f"{API}/maintenance/prune", "pruneSessions", "maintenance",
+        "Remove sessions that nobody has used for long.", rest.Pruned, body=rest.Prune,
+        about=(
+            "Each session whose last message or change is older than `olderThan` is removed as `deleteSession` does "
+            "it, one after the other, while others go on. One that runs stays, and so does one with paused work: "
+            "resume or abandon that, or delete the session by its id."
         ),
     ),
     Operation(

@@ -233,6 +233,20 @@ class SessionDeleted(Answer, frozen=True, kw_only=True):
     deleted: bool
 
 
+class Prune(Body, frozen=True, kw_only=True):
+    """`older_than` is a duration such as `720h`: how long a session must have been left alone."""
+
+    older_than: str
+
+
+class Pruned(Answer, frozen=True, kw_only=True):
+    """`kept_paused` old sessions hold paused work and were kept; `freed_bytes` is what the database shrank by."""
+
+    deleted: int
+    kept_paused: int
+    freed_bytes: int
+
+
 class AgentSpace(Answer, frozen=True, kw_only=True):
     """A place where workers can run. `profile` and what it grants are told of Docker spaces only.
 

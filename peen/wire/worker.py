@@ -11,6 +11,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from peen.wire.execution import Execution, ExecutionView
+
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
 MAX_LAUNCH_BYTES: Final = 64 * 1024
@@ -377,6 +379,60 @@ class Emitted(WorkerStruct, frozen=True, kw_only=True):
     pass
 
 
+class CallingTool(WorkerStruct, frozen=True, kw_only=True):
+    """The tool call that takes a decision: it must be running, in an execution that its worker holds."""
+
+    execution_id: str
+    holder: str
+    call_id: str
+
+
+class ReadExecution(WorkerStruct, frozen=True, kw_only=True):
+    """Look at retained work of the session; without `execution_id`, at the list of what is paused.
+
+    Reading resumes nothing. What is shown is cut to about `max_bytes` of JSON.
+    """
+
+    execution_id: str | None = None
+    max_bytes: int
+
+
+class ExecutionsRead(WorkerStruct, frozen=True, kw_only=True):
+    """`paused` is the list, newest first; `view` the execution that was asked for, without `omitted_activities`."""
+
+    paused: list[Execution] = []
+    has_more: bool = False
+    view: ExecutionView | None = None
+    omitted_activities: int = 0
+
+
+class ResolveExecutionActivity(WorkerStruct, frozen=True, kw_only=True):
+    """A decision about an uncertain activity of an execution that is paused at `control_revision`. Resumes nothing."""
+
+    caller: CallingTool
+    execution_id: str
+    activity_id: str
+    decision: Literal["accept", "retry"]
+    outcome: str | None = None
+    control_revision: int
+
+
+class ExecutionActivityResolved(WorkerStruct, frozen=True, kw_only=True):
+    step: str
+
+
+class ContinueExecution(WorkerStruct, frozen=True, kw_only=True):
+    """Let an execution that is paused at `control_revision` go on when the calling turn has ended."""
+
+    caller: CallingTool
+    execution_id: str
+    control_revision: int
+
+
+class ContinuationAdmitted(WorkerStruct, frozen=True, kw_only=True):
+    pass
+
+
 # --- commands: controller to worker ---------------------------------------------------------------------------------
 
 
@@ -429,6 +485,9 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "history.page": (HistoryPage, HistoryRows),
     "steps.commit": (CommitSteps, Committed),
     "events.emit": (EmitEvents, Emitted),
+    "execution.read": (ReadExecution, ExecutionsRead),
+    "execution.resolve": (ResolveExecutionActivity, ExecutionActivityResolved),
+    "execution.continue": (ContinueExecution, ContinuationAdmitted),
 }
 COMMANDS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "runTurn": (RunTurn, TurnEnded),

@@ -29,24 +29,38 @@ class LinkJournal:
 
     def __init__(self, link: ControllerLink) -> None:
         self._link = link
-        self._emitted: deque[Answer[Emitted]] = deque()
+        self._emitted: dict[str, deque[Answer[Emitted]]] = {}
+        """Pieces that are on their way, by execution: what becomes of one turn's pieces is nothing to the next."""
 
     async def open_turn(self, request: OpenTurn) -> OpenedTurn:
+        self._forget_settled()
         return await self._link.call(request, OpenedTurn)
 
     async def restore(self, request: RestoreExecution) -> RestoredExecution:
+        self._forget_settled()
         return await self._link.call(request, RestoredExecution)
 
     async def history(self, request: HistoryPage) -> HistoryRows:
         return await self._link.call(request, HistoryRows)
 
     async def commit(self, request: CommitSteps) -> Committed:
-        # A piece that could not be stored leaves a hole that no later frame may follow: the step fails with it.
-        while self._emitted:
-            await self._emitted.popleft()
+        emitted = self._emitted.pop(request.execution_id, deque())
+        is_unfinished_end = request.terminal is not None and request.terminal.state != "completed"
+        if not is_unfinished_end:  # such an end must be stored, whatever became of the pieces before it
+            # A piece that could not be stored leaves a hole that no later frame may follow: the step fails with it.
+            while emitted:
+                await emitted.popleft()
         return await self._link.call(request, Committed)
 
     async def emit(self, request: EmitEvents) -> None:
-        self._emitted.append(self._link.call_soon(request, Emitted))
-        while len(self._emitted) > MAX_EMITS_AHEAD:
-            await self._emitted.popleft()
+        emitted = self._emitted.setdefault(request.execution_id, deque())
+        emitted.append(self._link.call_soon(request, Emitted))
+        while len(emitted) > MAX_EMITS_AHEAD:
+            await emitted.popleft()
+
+    def _forget_settled(self) -> None:
+        """Let go of executions that were stopped: nobody will ask for what became of their last pieces."""
+        for execution_id in [
+            known for known, emitted in self._emitted.items() if all(answer.done.is_set() for answer in emitted)
+        ]:
+            del self._emitted[execution_id]

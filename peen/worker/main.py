@@ -15,6 +15,7 @@ from peen.errors import PeenError, WorkerFailed
 from peen.log import configure_logging
 from peen.model.registry import Models
 from peen.settings.environment import command_environment
+from peen.tool.children import CHILDREN
 from peen.tool.registry import standard_tools
 from peen.turn.actor import TurnActor
 from peen.turn.workshop import Workshop
@@ -31,6 +32,7 @@ from peen.wire.worker import (
 )
 from peen.worker.journal import LinkJournal
 from peen.worker.link import ControllerLink, connect
+from peen.worker.retained import LinkWork
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +52,14 @@ def worker_main(document: LaunchDocument) -> int:
 
 
 async def _run(document: LaunchDocument) -> int:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(CHILDREN.reap)  # goes on until the last command has been ended
+        code = await _serve(document)
+        nursery.cancel_scope.cancel()
+    return code
+
+
+async def _serve(document: LaunchDocument) -> int:
     worker = _Worker(document)
     try:
         link = await connect(document, worker.obey)
@@ -97,6 +107,7 @@ class _Worker:
             tools=standard_tools(),
             command_environment=command_environment(os.environ, settings.upstreams),
             journal=LinkJournal(link),
+            work=LinkWork(link),
             entropy=SystemEntropy(),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -157,6 +158,18 @@ def test_a_full_disk_behind_standard_output_is_an_error() -> None:
         )  # fmt: skip
 
     assert (done.returncode, done.stderr) == (1, "peen: standard output: No space left on device\n")
+
+
+def test_a_full_disk_elsewhere_is_not_blamed_on_standard_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cli, "main", full)
+
+    assert main(["run"]) == 1
+    assert "No space left on device: free some in the directories of PEEN_STATE_DIR" in capsys.readouterr().err
 
 
 def test_words_of_others_cannot_move_the_cursor() -> None:

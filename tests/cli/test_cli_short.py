@@ -177,6 +177,15 @@ def test_open_of_a_forbidden_directory_names_the_remedy(held: Settings, capfd: p
     assert "workspace /etc is outside the PEEN_WORKSPACE_ROOT" in capfd.readouterr().err
 
 
+def test_open_of_a_directory_that_holds_what_peen_keeps_says_so(
+    held: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refusal = answer(403, {"code": "WORKSPACE_NOT_ALLOWED", "message": "no"})
+    with canned(held.control_socket, refusal):
+        assert main(["session", "open", str(held.state_dir.parent)]) == 2
+    assert f"it holds {held.state_dir} and {held.config_dir}, where Peen keeps its own" in capfd.readouterr().err
+
+
 def test_list_is_one_line_a_session(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
     page = {"items": [session_json(), session_json(workspace="/odd\nname")], "limit": 50, "offset": 0, "hasMore": False}
     with canned(held.control_socket, answer(200, page)):

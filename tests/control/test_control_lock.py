@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from peen.control.lock import LOCK_NAME, ControllerLock, LockInfo, process_start_time, read_lock
-from peen.errors import ConfigurationInvalid, ControllerRunning
+from peen.errors import ConfigurationInvalid, ControllerRunning, StorageFull
 
 HOLDER = """
 import sys
@@ -189,6 +190,29 @@ def test_no_link_pipe_or_directory_is_taken_for_the_lock(tmp_path: Path) -> None
 def test_a_missing_state_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationInvalid, match="state directory does not exist"):
         ControllerLock.acquire(tmp_path / "gone", ours(tmp_path))
+
+
+def test_whoever_deletes_the_file_lets_no_second_controller_in(tmp_path: Path) -> None:
+    with ControllerLock.acquire(tmp_path, ours(tmp_path)):
+        (tmp_path / LOCK_NAME).unlink()
+
+        with pytest.raises(ControllerRunning):
+            ControllerLock.acquire(tmp_path, ours(tmp_path))
+
+    with ControllerLock.acquire(tmp_path, ours(tmp_path)):
+        pass
+
+
+def test_a_full_disk_is_called_that_and_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(StorageFull, match=LOCK_NAME):
+        ControllerLock.acquire(tmp_path, ours(tmp_path))
+
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_refused_lock_leaves_no_descriptor_behind(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from crash_kit import (
     ENDS,
     Client,
     alive,
+    children,
     command,
     descendants,
     script,
@@ -116,7 +117,8 @@ def test_an_accepted_message_whose_turn_never_opened_is_not_lost_by_a_crash() ->
         daemon.kill()
         daemon.start()
         with daemon, Client(daemon) as client:
-            assert [item["type"] for item in client.replay(session)] == ["userMessage.created", "turn.failed"]
+            told = [item["type"] for item in client.replay(session)]
+            assert told == ["userMessage.created", "notice.created", "turn.failed"]
             contents = [(row["role"], row["content"]) for row in client.get("/messages", session)["items"]]
             assert contents[0] == ("user", "hello")
             again = client.ask(session, "hello", frame_id=frame, model="scripted/answers")
@@ -144,6 +146,19 @@ def test_an_orderly_stop_ends_the_running_turn_and_leaves_no_process() -> None:
             workers = client.get("/session/turns", session)["turns"]
             assert [turn["state"] for turn in workers] == ["interrupted"]
             assert client.ask(session, "again", model="scripted/answers")[-1]["type"] == "message.completed"
+
+
+def test_a_fork_server_that_somebody_stopped_does_not_hold_up_the_end() -> None:
+    # More than this test waits: an end that only comes because the time for it is over fails here.
+    with short_directory() as home, scripted_daemon(home, SCRIPT, {"PEEN_SHUTDOWN_TIMEOUT": "5m"}) as daemon:
+        with Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            client.ask(session, "again", model="scripted/answers")
+        (nanny,) = children(daemon.pid)
+        os.kill(nanny, signal.SIGSTOP)
+
+        assert daemon.stop() == 0
+        assert not alive(nanny)
 
 
 def test_a_lock_left_by_a_dead_controller_does_not_block_the_next() -> None:

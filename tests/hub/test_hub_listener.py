@@ -233,6 +233,25 @@ async def test_a_kept_connection_that_says_nothing_more_is_closed() -> None:
         assert await read_to_end(stream) == b""
 
 
+async def test_a_connection_that_its_client_has_closed_is_not_kept() -> None:
+    async with open_world() as world, await world.connect() as stream:
+        await stream.send_all((REQUEST + "\r\n").encode())
+        await read_until(stream, b'{"roots":["the api"]}')
+        await stream.send_eof()
+
+        with trio.fail_after(20):  # seconds; an idle one would be kept for 60
+            assert await read_to_end(stream) == b""
+
+
+async def test_a_client_that_closes_its_half_early_is_answered_all_the_same() -> None:
+    async with open_world() as world, await world.connect() as stream:
+        await stream.send_all((REQUEST + "\r\n").encode())
+        await stream.send_eof()
+
+        with trio.fail_after(20):
+            assert (await read_to_end(stream)).endswith(b'{"roots":["the api"]}')
+
+
 async def test_no_query_string_is_logged() -> None:
     with capture_logs() as lines:
         async with open_world(limits=QUICK) as world:

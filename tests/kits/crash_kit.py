@@ -162,6 +162,22 @@ def wait_for(condition: Callable[[], bool], what: str, *, within_s: float = PATI
 
 def descendants(pid: int) -> set[int]:
     """Every live process below `pid`."""
+    parents = _parents()
+    found: set[int] = set()
+    fresh = {pid}
+    while fresh:
+        fresh = {child for child, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def children(pid: int) -> set[int]:
+    """The live processes that `pid` started itself."""
+    return {child for child, parent in _parents().items() if parent == pid}
+
+
+def _parents() -> dict[int, int]:
+    """Every live process and its parent."""
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -171,12 +187,7 @@ def descendants(pid: int) -> set[int]:
                 continue
             if stat[0] != b"Z":
                 parents[int(entry.name)] = int(stat[1])
-    found: set[int] = set()
-    fresh = {pid}
-    while fresh:
-        fresh = {child for child, parent in parents.items() if parent in fresh} - found
-        found |= fresh
-    return found
+    return parents
 
 
 def alive(pid: int) -> bool:

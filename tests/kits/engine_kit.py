@@ -42,6 +42,8 @@ from peen.wire.worker import (
     HistoryRows,
     OpenedTurn,
     OpenTurn,
+    RestoredExecution,
+    RestoreExecution,
     RunTurn,
     WireError,
     WorkerSettings,
@@ -182,6 +184,9 @@ class StoreJournal:
 
     async def open_turn(self, request: OpenTurn) -> OpenedTurn:
         return await self._ask("turn.open", request, OpenedTurn)
+
+    async def restore(self, request: RestoreExecution) -> RestoredExecution:
+        return await self._ask("execution.restore", request, RestoredExecution)
 
     async def history(self, request: HistoryPage) -> HistoryRows:
         return await self._ask("history.page", request, HistoryRows)

@@ -154,7 +154,7 @@ def _turns(world: World, reader: Reader, home: Home) -> Iterator[str]:
         if ends[turn.request_id] != 1:
             yield f"8: turn {turn.no} has {ends[turn.request_id]} terminal frames"
         execution = executions.root_of(reader, turn.no)
-        if execution is not None and (execution.state == "running" or execution.holder and execution.state == "paused"):
+        if execution is not None and _is_held(execution):
             yield f"8: turn {turn.no} has ended and its execution is {execution.state}, held"
     for client in world.clients:
         for frames in client.connections:
@@ -163,7 +163,7 @@ def _turns(world: World, reader: Reader, home: Home) -> Iterator[str]:
 
 def _acknowledgements(client: Client, heard: list[dict[str, Any]]) -> Iterator[str]:
     """The end of a turn is heard before the answer to the message that opened it, where both are heard live."""
-    ended: set[str] = set()
+    ended: set[str | None] = set()
     for frame in heard:
         request = (frame.get("metadata") or {}).get("requestId")
         if frame["type"] in TERMINAL:
@@ -207,6 +207,9 @@ def _stops(world: World, reader: Reader) -> Iterator[str]:
         )
         if late[0][0]:
             yield f"7: {late[0][0]} steps of execution {execution_no} began after it was paused"
+    for turn_no, state in reader.rows("SELECT no, state FROM turn WHERE cancel_requested = 1"):
+        if state not in ("cancelled", "interrupted"):
+            yield f"7: turn {turn_no} was told to end by a Stop and is called {state}"
     for home, at_s in world.stopped_s:
         for turn_no, ended_ms, began_ms in reader.rows(
             "SELECT no, completed_at_ms, started_at_ms FROM turn WHERE session_no = ? AND state = 'cancelled'",
@@ -237,6 +240,10 @@ def _generations(reader: Reader) -> Iterator[str]:
 # --- helpers
 
 
+def _is_held(execution: executions.ExecutionRow) -> bool:
+    return execution.state == "running" or (execution.state == "paused" and execution.holder is not None)
+
+
 def _inbox(reader: Reader) -> list[inbox.InboxRow]:
     return [inbox.InboxRow(*row) for row in reader.rows(inbox._SELECT + " ORDER BY no")]
 
@@ -259,7 +266,7 @@ def _sent(world: World, home: Home) -> list[Any]:
 
 
 def _sequence(frame: bytes) -> int | None:
-    number: int | None = (msgspec.json.decode(payload_of(frame)).get("metadata") or {}).get("feedSequence")
+    number: int | None = (msgspec.json.decode(payload_of(frame)).get("metadata") or {}).get("sequence")
     return number
 
 

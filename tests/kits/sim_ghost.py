@@ -56,4 +56,3 @@ class Ghost:
 
     def _ended(self, end: TurnEnd, _session_no: int) -> None:
         self.granted.append(f"the end of turn {end.turn_id}")
-

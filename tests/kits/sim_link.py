@@ -60,7 +60,7 @@ class Wire:
 
 
 class WireEnd(trio.abc.Stream):
-    """One end. `sending` is asked for each frame before it goes: True cuts the link; `half` does it inside the frame."""
+    """One end. `sending` is asked for each frame before it goes: True cuts the link, with `half` inside the frame."""
 
     socket: Final = _Peer()
 
@@ -108,7 +108,7 @@ class WireEnd(trio.abc.Stream):
 
 
 class HauntedEnd(WireEnd):
-    """The controller's end of a worker that it has given up: what came too late for the controller, and all the rest."""
+    """The controller's end of a worker that it has given up: what came too late for it, and all the rest."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         if self.wire.unheard:

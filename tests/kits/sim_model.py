@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -12,8 +12,8 @@ import trio
 from engine_kit import MODEL_ID, Attempt, Said, Work, says
 
 from peen.errors import ModelError
-from peen.model.strict import strict_request_check
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
+from peen.model.strict import strict_request_check
 from peen.tool.base import Tool, ToolContext, ToolError
 from peen.wire.worker import MessageRecord
 
@@ -23,10 +23,10 @@ MODEL: Final = f"{NAME}/{MODEL_ID}"
 PROBE: Final = "probe"
 """How messages begin that only find out whether a session still works; every script answers them."""
 
-Round = list[Attempt]
+Round = Sequence[Attempt]
 """The attempts of one round: all but the last one fail."""
-Script = Mapping[str, list[Round]]
-"""The rounds that answer a message, by its text; an empty list is one plain answer. Other messages join whatever is going on."""
+Script = Mapping[str, Sequence[Round]]
+"""The rounds that answer a message, by its text; none are one plain answer. Other messages join what is going on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,9 @@ class Plan:
         return cls(**{name: int(number) for name, number in pairs})
 
 
+NO_FAULT: Final = Plan()
+
+
 class PlannedFaults:
     """A plan as the store and the links meet it; implements `peen.store.batch.Faults` for every life of a controller.
 

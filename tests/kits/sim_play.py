@@ -11,7 +11,7 @@ import trio
 from sim_check import check
 from sim_client import Client, Sent
 from sim_model import PROBE, Script
-from sim_plan import Plan
+from sim_plan import NO_FAULT, Plan
 from sim_world import Home, World, simulate
 from world_kit import uuid
 
@@ -121,7 +121,7 @@ class Play:
         return self.world.homes[number]
 
     async def settle(self) -> None:
-        """What users do after whatever happened: send again what has no answer or was refused, then one message more."""
+        """What users do in the end: send again what has no answer or was refused, then one message more."""
         self.free_disk()
         for _ in range(TRIES):
             if self.world.controller is None:
@@ -193,7 +193,7 @@ class Scenario:
     body: Body
     sessions: int = 1
 
-    def run(self, *, seed: int = 0, plan: Plan = Plan(), checked: bool = True) -> World:
+    def run(self, *, seed: int = 0, plan: Plan = NO_FAULT, checked: bool = True) -> World:
         """Play it under a seed and a plan, settle, and check that every promise was kept."""
         world = simulate(self.name, self.script, self._play, seed=seed, plan=plan, sessions=self.sessions)
         if checked:

@@ -15,17 +15,20 @@ from sim_plan import PlannedFaults
 from world_kit import ClockEntropy
 
 from peen.errors import WorkerFailed
+from peen.ids import SessionNo
 from peen.model.registry import Models
 from peen.space.control import WorkerProcess
 from peen.space.door import Door, Expected
 from peen.space.generation import GenerationActor
 from peen.space.supervise import Placement, Supervisor
+from peen.store import sessions
+from peen.store.database import Database
 from peen.tool.registry import Tools
 from peen.turn.workshop import Workshop
 from peen.wire.worker import LaunchDocument
 from peen.worker.framing import FrameStream
 from peen.worker.journal import LinkJournal
-from peen.worker.link import ControllerLink, _greet
+from peen.worker.link import ControllerLink, WorkerLink, _greet
 from peen.worker.main import EXIT_LINK_LOST, EXIT_OK, EXIT_REFUSED, _Worker
 
 KILLED: Final = -9
@@ -208,3 +211,18 @@ class SimSupervisor(Supervisor):
         self._actors[place.session_id] = actor
         self._nursery.start_soon(self._run, actor)
         return actor
+
+
+class SimWorkers:
+    """The supervisor as a session sees it. Implements `Workers`; the workspaces of a simulation are names only."""
+
+    def __init__(self, database: Database, supervisor: Supervisor) -> None:
+        self._database = database
+        self._supervisor = supervisor
+        self.link_of, self.stop = supervisor.link_of, supervisor.stop
+        self.give_up, self.settled = supervisor.give_up, supervisor.settled
+
+    async def ensure(self, session_no: SessionNo) -> WorkerLink:
+        row = sessions.by_no(self._database.reader, session_no)
+        assert row is not None, "a worker is started for a session that exists"
+        return await self._supervisor.ensure(Placement(row.uuid, row.workspace, row.agent_space))

@@ -15,13 +15,12 @@ import trio
 from sim_client import Client
 from sim_ghost import Ghost
 from sim_model import MODEL, Ledger, Script, SimUpstream
-from sim_plan import Plan, PlannedFaults
+from sim_plan import NO_FAULT, Plan, PlannedFaults
 from sim_schedule import run_seeded
-from sim_worker import SimProcess, SimSpace, SimSupervisor
+from sim_worker import SimProcess, SimSpace, SimSupervisor, SimWorkers
 from structlog.testing import capture_logs
 from world_kit import ClockEntropy, uuid
 
-from peen.control.core import _note_lost, _SessionWorkers
 from peen.errors import StorageError, ValidationFailed
 from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
@@ -71,10 +70,10 @@ class Controller:
         self.supervisor = SimSupervisor(
             space, records, socket_root=Path("/run/peen"), config_directory=Path("/etc/peen"), state_id="sim",
             settings=WorkerSettings(upstreams=[], default_model=MODEL, max_concurrent_tools=2), entropy=entropy,
-            calls=calls, on_lost=_note_lost,
+            calls=calls, on_lost=_ignore_loss,
         )  # fmt: skip
         household = Household(
-            database=database, pump=self.pump, workers=_SessionWorkers(database, self.supervisor),  # type: ignore[arg-type]
+            database=database, pump=self.pump, workers=SimWorkers(database, self.supervisor),
             entropy=entropy, check_model=_check_model, default_model=MODEL, queue_capacity=QUEUE_CAPACITY,
             turn_limit=trio.CapacityLimiter(64), worker_idle_s=600.0,
         )  # fmt: skip
@@ -273,7 +272,7 @@ class World:
 
 
 def simulate(name: str, script: Script, body: Callable[[World], Awaitable[None]], *, seed: int = 0,
-             plan: Plan = Plan(), sessions: int = 1) -> World:  # fmt: skip
+             plan: Plan = NO_FAULT, sessions: int = 1) -> World:  # fmt: skip
     """Run `body` in a new world, and the world when all is over."""
     world = World(name, script, seed=seed, plan=plan, session_count=sessions)
     with capture_logs() as logs:
@@ -295,4 +294,6 @@ def _check_model(name: str) -> None:
         raise ValidationFailed(f"data.model: model {name!r} does not exist")
 
 
-__all__ = ["Home", "SimProcess", "World", "simulate"]
+async def _ignore_loss(_session_id: str, _generation_id: str, _reason: str) -> None:
+    """The session hears of a loss through the command that its worker was carrying out."""
+    await trio.lowlevel.checkpoint()

@@ -118,6 +118,18 @@ async def test_connections_that_waited_too_long_are_closed_when_another_returns(
         await transport.aclose()
 
 
+async def test_closing_leaves_nothing_open_when_it_is_cancelled() -> None:
+    transport = DirectTransport()
+    async with provider(answering(HI)) as (url, serving):
+        assert await ask(transport, url) == b"hi"
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await transport.aclose()
+        await serving.until_ended(1)
+
+    assert scope.cancelled_caught
+
+
 async def test_every_origin_has_connections_of_its_own() -> None:
     transport = DirectTransport()
     async with provider(answering(HI)) as (one, first), provider(answering(HI)) as (two, second):

@@ -110,8 +110,8 @@ async def test_a_message_that_was_to_open_the_next_turn_has_a_turn_that_ended() 
             ("message 3", "undelivered"),
         ]
         assert [None if each is None else each.outcome for each in known] == [
-            Outcome("queued", "", str(uuid(4002))),
-            Outcome("queued", "", str(uuid(4003))),
+            Outcome("undelivered", "", str(uuid(4002))),
+            Outcome("undelivered", "", str(uuid(4003))),
         ]
         assert "message 3" in transcript(db, home)[-1].message.content
         check_sequences(db.reader)

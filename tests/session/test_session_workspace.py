@@ -47,6 +47,22 @@ def linked_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return world
 
 
+def test_a_workspace_that_is_still_there_passes_the_second_look(world: World) -> None:
+    world.policy.check_again(str(world.project))
+
+
+@pytest.mark.parametrize("now", ["gone", "a link", "a link to the outside", "a file"])
+def test_a_workspace_that_was_moved_or_replaced_is_not_worked_in(world: World, now: str) -> None:
+    world.project.rename(world.root / "moved")
+    if now == "a file":
+        world.project.write_text("")
+    elif now != "gone":
+        world.project.symlink_to(world.outside if "outside" in now else world.root / "moved")
+
+    with pytest.raises(Refused, match="the session's workspace"):
+        world.policy.check_again(str(world.project))
+
+
 def test_the_root_itself_needs_to_hold_nothing_of_peen(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()

@@ -58,6 +58,7 @@ def test_a_definition_is_one_plain_object_schema_with_described_arguments(world:
         *("listFiles", "searchText", "readFile"),
         *("writeFile", "editFile", "movePath", "makeDirectory", "removePath"),
         "runCommand",
+        *("readExecution", "resolveExecutionActivity", "continueExecution"),
     ]
 
     for definition in world.tools.definitions:
@@ -75,7 +76,7 @@ def test_a_definition_is_one_plain_object_schema_with_described_arguments(world:
     assert (item["required"], item["additionalProperties"]) == (["old", "new"], False)
 
 
-def test_only_tools_that_change_nothing_may_be_repeated(world: World) -> None:
+def test_only_tools_whose_repetition_changes_nothing_may_be_repeated(world: World) -> None:
     repeatable = {each.name: world.tools.is_repeatable(each.name) for each in world.tools.definitions}
 
     assert repeatable == {
@@ -88,6 +89,9 @@ def test_only_tools_that_change_nothing_may_be_repeated(world: World) -> None:
         "makeDirectory": False,
         "removePath": False,
         "runCommand": False,
+        "readExecution": True,
+        "resolveExecutionActivity": True,
+        "continueExecution": True,
     }
 
 

@@ -8,8 +8,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from peen.wire import worker
+from peen.wire import execution, worker
 from peen.wire.publish.golden import ANSWER, AT_MS, CALL, EVENTS, MODEL, QUESTION, REQUEST, RESULT, SESSION, WORKSPACE
+from peen.wire.rest import rfc3339
 from peen.wire.worker import EventRecord, MessageRecord
 
 _GENERATION: Final = "6e6e6e6e-0000-4000-8000-000000000005"
@@ -18,6 +19,28 @@ _TURN: Final = "70707070-0000-4000-8000-000000000007"
 _HOLDER: Final = "0123456789abcdef0123456789abcdef"
 _CREDENTIAL: Final = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
 _ID: Final = 7
+_PAUSED: Final = "e8ec0710-0000-4000-8000-000000000008"
+_ACTIVITY: Final = "ac000000-0000-8000-8000-000000000009"
+_CALLER: Final = worker.CallingTool(execution_id=_EXECUTION, holder=_HOLDER, call_id=CALL)
+_VIEW: Final = execution.ExecutionView(
+    execution=execution.Execution(
+        id=_PAUSED, session_id=SESSION, turn_id=_TURN, kind="root", state="paused", pause_reason="stop",
+        control_revision=2, round_limit=200, created_at=rfc3339(AT_MS),
+    ),
+    stop_revision=1,
+    activities=[
+        execution.Activity(
+            id=_ACTIVITY, step="r0.t0.handler", kind="effect", call_id=CALL, state="uncertain", attempt=1,
+            input=Raw(b'{"name":"writeFile","arguments":{"path":"hello.txt","content":"hello"}}'), output=Raw(b"null"),
+        )
+    ],
+    control_events=[
+        execution.ControlEvent(
+            type="execution.paused", data=Raw(b'{"reason":"stop","controlRevision":2}'), created_at=rfc3339(AT_MS)
+        )
+    ],
+    inbox=[],
+)  # fmt: skip
 
 
 def _event(name: str) -> EventRecord:
@@ -79,6 +102,21 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
     "events.emit": (
         worker.EmitEvents(execution_id=_EXECUTION, holder=_HOLDER, events=[_event("content_block_delta")]),
         worker.Emitted(),
+    ),
+    "execution.read": (
+        worker.ReadExecution(execution_id=_PAUSED, max_bytes=32_640),
+        worker.ExecutionsRead(view=_VIEW),
+    ),
+    "execution.resolve": (
+        worker.ResolveExecutionActivity(
+            caller=_CALLER, execution_id=_PAUSED, activity_id=_ACTIVITY, decision="accept",
+            outcome="The file is there.", control_revision=2,
+        ),
+        worker.ExecutionActivityResolved(step="r0.t0.handler"),
+    ),
+    "execution.continue": (
+        worker.ContinueExecution(caller=_CALLER, execution_id=_PAUSED, control_revision=2),
+        worker.ContinuationAdmitted(),
     ),
 }  # fmt: skip
 COMMANDS: Final[dict[str, tuple[Struct, Struct]]] = {
