@@ -136,7 +136,13 @@ def decode_body(request: ApiRequest, type: type[T]) -> T:
     if not request.body:
         raise ValidationFailed("body: is missing; this call takes one JSON object")
     try:
-        return msgspec.json.decode(request.body, type=type)
+        try:
+            return msgspec.json.decode(request.body, type=type)
+        except msgspec.ValidationError as error:
+            if "Expected `int`, got `float`" not in str(error):
+                raise
+            # To JSON Schema, and to languages that know one kind of number, 3.0 is a whole number.
+            return msgspec.json.decode(request.body, type=type, strict=False)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ValidationFailed(problem_text(error, whole="body")) from error
 

@@ -113,6 +113,7 @@ TAGS: Final[dict[str, str]] = {
 # --- the table ------------------------------------------------------------------------------------------------------
 
 _CONFLICT: Final = Failure.of(errors.Conflict, "it is not in that state, or at another revision; nothing changed")
+_NO_EXECUTION: Final = Failure.of(errors.NotFound, "the session has no such execution or activity")
 _EXECUTION: Final = f"{API}/session/executions/{{executionId}}"
 _EXECUTIONS: Final[tuple[Operation, ...]] = (
     Operation(
@@ -121,15 +122,16 @@ _EXECUTIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "GET", _EXECUTION, "getExecution", "executions", "One execution with its steps and decisions.",
-        execution.ExecutionView, session=True, about="Reading resumes nothing.",
+        execution.ExecutionView, session=True, failures=(_NO_EXECUTION,), about="Reading resumes nothing.",
     ),
     Operation(
         "POST", f"{_EXECUTION}/pause", "pauseExecution", "executions", "Stop a running execution.",
-        execution.ExecutionView, status=202, session=True, failures=(_CONFLICT,),
+        execution.ExecutionView, status=202, session=True, failures=(_NO_EXECUTION, _CONFLICT),
     ),
     Operation(
         "POST", f"{_EXECUTION}/resume", "resumeExecution", "executions", "Go on with paused work.",
-        execution.ExecutionView, status=202, session=True, body=execution.ResumeExecution, failures=(_CONFLICT,),
+        execution.ExecutionView, status=202, session=True, body=execution.ResumeExecution,
+        failures=(_NO_EXECUTION, _CONFLICT),
         about=(
             "The same turn goes on with the same ids, block indexes included; `turn.resumed` opens the segment. While "
             "another turn runs, it waits for its end; a Stop drops it. An uncertain activity must be resolved first."
@@ -137,17 +139,17 @@ _EXECUTIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "POST", f"{_EXECUTION}/abandon", "abandonExecution", "executions", "Give paused work up.",
-        execution.ExecutionView, session=True, body=execution.AbandonExecution, failures=(_CONFLICT,),
+        execution.ExecutionView, session=True, body=execution.AbandonExecution, failures=(_NO_EXECUTION, _CONFLICT),
     ),
     Operation(
         "POST", f"{_EXECUTION}/activities/{{activityId}}/resolve", "resolveActivity", "executions",
         "Decide about an uncertain activity.", execution.ExecutionView, session=True, body=execution.ResolveActivity,
-        failures=(_CONFLICT,), about="It resumes nothing.",
+        failures=(_NO_EXECUTION, _CONFLICT), about="It resumes nothing.",
     ),
     Operation(
         "POST", f"{API}/session/continue", "continueInput", "executions",
         "Let a message that a Stop left waiting open a turn.", rest.Session, status=202, session=True,
-        body=execution.ContinueInput, failures=(_CONFLICT,),
+        body=execution.ContinueInput, failures=(Failure.of(errors.NotFound, "no such message waits"), _CONFLICT),
     ),
 )  # fmt: skip
 

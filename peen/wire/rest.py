@@ -233,8 +233,11 @@ class SessionDeleted(Answer, frozen=True, kw_only=True):
     deleted: bool
 
 
+AGE_PATTERN: Final = r"^(?=.*[1-9])([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
+
+
 class Prune(Body, frozen=True, kw_only=True):
-    """`older_than` is a duration such as `720h`: how long a session must have been left alone."""
+    """`older_than` is a duration such as `720h` or `1h30m`: how long a session must have been left alone."""
 
     older_than: str
 

@@ -255,7 +255,7 @@ def test_every_end_has_its_exit_code_and_only_an_answer_is_standard_output() -> 
         refused = run(daemon, "-m", "scripted/nobody", "hello")
         assert (refused.code, refused.out) == (2, "")
         assert "nothing was stored" in refused.err
-        outside = run(daemon, "-w", "/", "hello")
+        outside = run(daemon, "-w", "/usr", "hello")
         assert (outside.code, outside.out) == (2, "")
         assert "PEEN_WORKSPACE_ROOT" in outside.err
 

@@ -33,11 +33,10 @@ def small_disk(at: Path, size: str) -> Iterator[None]:
 def fill(directory: Path) -> Path:
     """Use up all space; the file that does."""
     filler = directory / "filler"
-    with filler.open("wb") as file:
+    with filler.open("wb", buffering=0) as file:
         try:
             while True:
-                file.write(b"\0" * 65_536)
-                file.flush()
+                file.write(b"\0" * 4096)
         except OSError:
             pass
     return filler

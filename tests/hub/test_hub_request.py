@@ -23,11 +23,16 @@ from peen.hub.request import (
     parse_query,
     query_choice,
 )
+from peen.wire.execution import ResumeExecution
 from peen.wire.rest import OpenSession
 
 
 def asked(query: str = "", body: bytes = b"") -> ApiRequest:
     return ApiRequest("GET", "/", parse_query(query), body=body)
+
+
+def revision_of(number: str) -> ApiRequest:
+    return asked(body=f'{{"controlRevision":{number}}}'.encode())
 
 
 def problem(call: Any, *args: Any, **kwargs: Any) -> str:
@@ -102,6 +107,17 @@ def test_a_body_is_decoded_strictly() -> None:
     assert problem(decode_body, asked(body=unknown), OpenSession) == "image: is not a known field"
     twice = b'{"workspace":"/"} {"workspace":"/"}'
     assert problem(decode_body, asked(body=twice), OpenSession).startswith("body: is not one valid JSON value")
+
+
+@pytest.mark.parametrize(("number", "revision"), [("3", 3), ("3.0", 3), ("30e1", 300)])
+def test_a_whole_number_may_be_written_with_a_point(number: str, revision: int) -> None:
+    assert decode_body(revision_of(number), ResumeExecution).control_revision == revision
+
+
+@pytest.mark.parametrize("number", ["3.5", "-1.0", '"3"', "1e300"])
+def test_no_other_number_is_taken_for_a_whole_one(number: str) -> None:
+    with pytest.raises(ValidationFailed, match="controlRevision"):
+        decode_body(revision_of(number), ResumeExecution)
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_parsed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -14,10 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from tool_world import Mailbox, World, alive, gone
-
-from peen.tool.base import ToolOutcome
-from peen.tool.tree import read_row
+from tool_world import Mailbox, World, alive, cancelled, gone, run
 
 
 @pytest.fixture
@@ -29,11 +25,6 @@ def world(tmp_path: Path) -> World:
 def mailbox(tmp_path: Path) -> Iterator[Mailbox]:
     with Mailbox(tmp_path / "mailbox") as mailbox:
         yield mailbox
-
-
-async def run(world: World, command: str, **arguments: object) -> dict[str, Any]:
-    with trio.fail_after(20):
-        return await world.ok("runCommand", command=command, purpose="a test", **arguments)
 
 
 async def test_a_command_returns_both_streams_and_its_exit_code(world: World) -> None:
@@ -189,22 +180,6 @@ async def test_a_call_returns_although_a_descendant_holds_its_output(world: Worl
         await gone(pid)
 
 
-async def test_a_descendant_that_hides_is_still_named(world: World, mailbox: Mailbox, subreaper: None) -> None:
-    os.mkfifo(world.directory / "hidden")
-    hider = "setsid sh -c 'echo $$ > mailbox; echo > hidden; exec sleep 100' >/dev/null 2>&1"
-
-    result = await run(world, f"{hider} & read x < hidden")
-    pid = await mailbox.pid()
-    try:
-        assert f"{pid} (" in result["note"]
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        await gone(pid)
-    assert read_row(pid) is not None
-    await run(world, "true")
-    assert read_row(pid) is None, "what a command left behind is reaped by the next one"
-
-
 async def test_a_descendant_may_go_on_writing_after_the_call_has_returned(world: World, mailbox: Mailbox) -> None:
     os.mkfifo(world.directory / "go")
     result = await run(world, "(read x < go; head -c 1000000 /dev/zero && echo written > mailbox) & echo started")
@@ -241,24 +216,6 @@ async def test_a_process_may_end_in_its_own_way_at_the_time_limit(world: World) 
     assert (result["state"], result["stdout"]) == ("timedOut", "hi\nbye\n")
 
 
-async def cancelled(world: World, mailbox: Mailbox, command: str, *, pids: int) -> tuple[list[int], float]:
-    """Start a command, cancel the call once it has reported so many pids; these, and how long the end took."""
-    reported: list[int] = []
-    outcomes: list[ToolOutcome] = []
-
-    async def call() -> None:
-        outcomes.append(await world.call("runCommand", command=command, purpose=""))
-
-    with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(call)
-            reported = [await mailbox.pid() for _ in range(pids)]
-            began = trio.current_time()
-            nursery.cancel_scope.cancel()
-    assert outcomes == []
-    return reported, trio.current_time() - began
-
-
 async def test_a_cancelled_command_is_ended_with_its_children(world: World, mailbox: Mailbox) -> None:
     pids, took_s = await cancelled(world, mailbox, "echo $$ > mailbox; sleep 100 & echo $! > mailbox; wait", pids=2)
 
@@ -289,22 +246,6 @@ async def test_descendants_that_left_group_and_session_are_ended_too(world: Worl
     assert len(set(pids)) == 4
     assert not any(map(alive, pids))
     assert took_s < 4.5
-
-
-@pytest.fixture
-def subreaper() -> Iterator[None]:
-    """Orphans become children of this process, as they do in a worker."""
-    set_child_subreaper = 36
-    libc = ctypes.CDLL(None)
-    libc.prctl(set_child_subreaper, 1, 0, 0, 0)
-    yield
-    libc.prctl(set_child_subreaper, 0, 0, 0, 0)
-
-
-async def test_orphans_that_became_our_children_are_reaped(world: World, mailbox: Mailbox, subreaper: None) -> None:
-    pids, _ = await cancelled(world, mailbox, "(setsid sh -c 'echo $$ > mailbox; exec sleep 100' &); sleep 100", pids=1)
-
-    assert [read_row(pid) for pid in pids] == [None]
 
 
 async def test_cancelling_one_command_leaves_the_others_alone(world: World, mailbox: Mailbox) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +163,34 @@ async def gone(pid: int) -> None:
             await trio.lowlevel.wait_readable(descriptor)
     finally:
         os.close(descriptor)
+
+
+async def run(world: World, command: str, **arguments: object) -> dict[str, Any]:
+    """The result of a command."""
+    with trio.fail_after(20):
+        return await world.ok("runCommand", command=command, purpose="a test", **arguments)
+
+
+async def cancelled(world: World, mailbox: Mailbox, command: str, *, pids: int) -> tuple[list[int], float]:
+    """Start a command, cancel the call once it has reported so many pids; these, and how long the end took."""
+    reported: list[int] = []
+    outcomes: list[ToolOutcome] = []
+
+    async def call() -> None:
+        outcomes.append(await world.call("runCommand", command=command, purpose=""))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            reported = [await mailbox.pid() for _ in range(pids)]
+            began = trio.current_time()
+            nursery.cancel_scope.cancel()
+    assert outcomes == []
+    return reported, trio.current_time() - began
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Look again and again at something that only the kernel knows."""
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - nobody here could set an event
+            await trio.sleep(0.005)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from typing import Final
 
 from peen.duration import parse_duration_ms
 from peen.errors import ValidationFailed
@@ -10,7 +12,9 @@ from peen.hub.api import Api
 from peen.hub.request import ApiRequest, ApiResponse, check_query, decode_body, json_response
 from peen.hub.router import Router
 from peen.store import deletion, pruning
-from peen.wire.rest import Prune, Pruned
+from peen.wire.rest import AGE_PATTERN, Prune, Pruned
+
+_AGE: Final = re.compile(AGE_PATTERN)
 
 
 def add_maintenance(router: Router) -> None:
@@ -49,10 +53,6 @@ async def _remove(api: Api, found: pruning.OldSession, before_ms: int) -> bool:
 
 
 def _age_ms(text: str) -> int:
-    try:
-        age_ms = parse_duration_ms(text)
-    except ValueError as wrong:
-        raise ValidationFailed(f"olderThan: {wrong}") from wrong
-    if age_ms <= 0:
-        raise ValidationFailed("olderThan: must be longer than 0s")
-    return age_ms
+    if not _AGE.fullmatch(text):
+        raise ValidationFailed('olderThan: must be hours, minutes, seconds, and more than none, like "720h" or "1h30m"')
+    return parse_duration_ms(text)

@@ -13,8 +13,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec import inspect as types
 
-from peen.wire import events
-from peen.wire.publish.envelope import SHA256, Schema, any_feed_frame
+from peen.wire import events, rest
+from peen.wire.publish.envelope import SHA256, UUID4, Schema, any_feed_frame
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -37,6 +37,8 @@ _EXTRA: Final[dict[tuple[str, str], Schema]] = {
         "maxLength": 128,
     },
     ("PostNotice", "summary"): {"pattern": r"\S", "maxLength": 4096},
+    ("ContinueInput", "requestId"): UUID4,
+    ("Prune", "olderThan"): {"pattern": rest.AGE_PATTERN},
     ("PostNotice", "data"): {"type": ["object", "null"]},
     ("ProtocolEvent", "payload"): {"type": "object"},
     ("ToolDefinition", "parameters"): {"type": "object"},
