@@ -45,7 +45,7 @@ async def host_controller(
 ) -> None:
     """Run a controller for as long as `body` runs, which it does not if a signal comes before it is ready.
 
-    The first SIGINT or SIGTERM sets `request.asked`, on which `body` is to return; the second ends the process at
+    The first SIGINT, SIGTERM or SIGHUP sets `request.asked`, on which `body` is to return; the second ends the process at
     once, and so does a stop that hangs. Raises: what the controller's start raises, and what `body` raises.
     """
     start = trio.CancelScope()
@@ -76,7 +76,10 @@ def _settle_memory() -> None:
 async def _obey_signals(
     request: StopRequest, start: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # started by nohup, it outlives its terminal
+        numbers.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*numbers) as signals:
         task_status.started()
         async for number in signals:  # no deadline: most controllers are never stopped by a signal
             if request.number is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run() -> int:
     """Run the controller in the foreground.
 
-    SIGINT and SIGTERM stop it in order; a second signal ends it at once.
+    SIGINT, SIGTERM and SIGHUP stop it in order; a second signal ends it at once.
 
     Exit codes: 0 clean stop, 1 a wrong setting, a second controller, or a start that failed.
     """

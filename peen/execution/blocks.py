@@ -161,6 +161,7 @@ class Streaming:
         self._blocks, self._emit = blocks, emit
         self._wake = trio.Event()
         self._shown = trio.Event()
+        self._is_gathering = False
 
     async def room(self) -> None:
         """Return once little enough waits; the caller's deadline does not run meanwhile, since it is ours."""
@@ -169,7 +170,8 @@ class Streaming:
 
     def poke(self) -> None:
         """Something was fed to the blocks."""
-        self._wake.set()
+        if not self._is_gathering or self._blocks.is_urgent:  # else the clock wakes it, not every piece
+            self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled by its owner. Ends early, with the failure, if pieces cannot be handed over."""
@@ -180,9 +182,11 @@ class Streaming:
             self._wake = trio.Event()
             due_at = shown_at + INTERVAL_S
             while not self._blocks.is_urgent and trio.current_time() < due_at:
+                self._is_gathering = True
                 with trio.move_on_at(due_at):
                     await self._wake.wait()
                     self._wake = trio.Event()
+                self._is_gathering = False
             # Where the answer has ended in the meantime, its owner cancels us here, and nothing has been taken.
             await trio.lowlevel.checkpoint()
             if pieces := self._blocks.take():

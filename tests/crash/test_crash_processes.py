@@ -126,7 +126,8 @@ def test_an_accepted_message_whose_turn_never_opened_is_not_lost_by_a_crash() ->
             assert len(client.get("/session/turns", session)["turns"]) == 1
 
 
-def test_an_orderly_stop_ends_the_running_turn_and_leaves_no_process() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_orderly_stop_ends_the_running_turn_and_leaves_no_process(number: signal.Signals) -> None:
     with short_directory() as home:
         daemon = scripted_daemon(home, SCRIPT).start()
         with Client(daemon) as client:
@@ -136,7 +137,7 @@ def test_an_orderly_stop_ends_the_running_turn_and_leaves_no_process() -> None:
             wait_for((daemon.workspace_root / "started").exists, "the command to start")
             left = descendants(daemon.pid)
 
-            os.kill(daemon.pid, signal.SIGTERM)
+            os.kill(daemon.pid, number)
             ended = client.until_type(*ENDS)
 
         assert daemon.wait() == 0
