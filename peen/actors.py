@@ -19,8 +19,11 @@ async def supervised(
     *,
     name: str,
     failed: Callable[[Exception], Awaitable[None]] | None = None,
+    expected: tuple[type[Exception], ...] = (),
 ) -> None:
     """Run `body`; an exception in it is logged, handed to `failed`, and goes no further.
+
+    One of the `expected` kinds is part of how such an actor may end, and no error in the log.
 
     `trio.Cancelled` and other BaseExceptions pass. `failed` runs shielded for at most `RECORDING_S`, so that a
     failure is recorded even while the actor's owner is being cancelled.
@@ -37,7 +40,10 @@ async def supervised(
         if faults is None:
             raise
         fault = faults
-    log.error("actor failed", actor=name, exc_info=fault)
+    if any(holds(fault, kind) for kind in expected):
+        log.info("actor ended", actor=name, cause=str(leaf_of(fault)))
+    else:
+        log.error("actor failed", actor=name, exc_info=fault)
     if failed is not None:
         await _record(failed, fault, name)
     if rest is not None:

@@ -45,8 +45,8 @@ async def host_controller(
 ) -> None:
     """Run a controller for as long as `body` runs, which it does not if a signal comes before it is ready.
 
-    The first SIGINT, SIGTERM or SIGHUP sets `request.asked`, on which `body` is to return; the second ends the process at
-    once, and so does a stop that hangs. Raises: what the controller's start raises, and what `body` raises.
+    The first SIGINT, SIGTERM or SIGHUP sets `request.asked`, on which `body` is to return; the second ends the process
+    at once, and so does a stop that hangs. Raises: what the controller's start raises, and what `body` raises.
     """
     start = trio.CancelScope()
     with lone_exceptions():

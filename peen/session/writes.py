@@ -14,7 +14,7 @@ from peen.errors import StaleClaim
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
-from peen.store import audit, executions, feed, inbox, messages, sessions, snapshots, turns
+from peen.store import audit, executions, feed, generations, inbox, messages, sessions, snapshots, turns
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionRow
 from peen.store.feed import NewEvent
@@ -77,8 +77,9 @@ def open_turn(
 ) -> OpenedTurn:
     """Admission. The message that the turn opens with leaves the inbox in the same transaction.
 
-    Raises: StaleClaim if that message is not waiting to open this turn (any more).
+    Raises: StaleClaim if that message is not waiting to open this turn (any more), or the generation has ended.
     """
+    generations.check_live(tx, writer.generation_no)
     turn_id = UUID(request.turn_id).bytes
     waiting = inbox.by_turn(tx, writer.session_no, turn_id)
     if waiting is None or waiting.state not in ("opening", "deferred"):
@@ -127,6 +128,7 @@ def open_turn(
 
 def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecution:
     """A worker takes hold of a resumed execution and reads how far it came. Raises: StaleClaim."""
+    generations.check_live(tx, writer.generation_no)
     found = executions.details(tx, UUID(request.execution_id).bytes)
     if found is None or found.session_no != writer.session_no:
         raise StaleClaim("no such execution in this session")
@@ -297,6 +299,7 @@ def _complete(tx: Tx, writer: Writer, execution: ExecutionRow, turn: TurnRow, te
 
 
 def _held(tx: Tx, writer: Writer, execution_id: str, holder: str) -> ExecutionRow:
+    generations.check_live(tx, writer.generation_no)
     execution = executions.held(
         tx, UUID(execution_id).bytes, holder=bytes.fromhex(holder), generation_no=writer.generation_no
     )

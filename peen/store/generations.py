@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from peen.errors import StaleClaim
 from peen.ids import SessionNo
 from peen.store.database import Reader, Tx
 
@@ -55,6 +56,7 @@ UPDATE generation SET state = 'starting', process_id = ?, process_started = ?, s
 """
 _READY: Final = "UPDATE generation SET state = 'ready' WHERE id = ? AND state = 'starting'"
 _STOPPING: Final = "UPDATE generation SET state = 'stopping' WHERE id = ? AND state IN ('starting', 'ready')"
+_LIVES: Final = "SELECT 1 FROM generation WHERE no = ? AND ended_at_ms IS NULL"
 _END: Final = """
 UPDATE generation SET state = ?, failure_detail = ?, exit_code = ?, ended_at_ms = ?
  WHERE id = ? AND state NOT IN ('stopped', 'failed')
@@ -99,6 +101,12 @@ def stopping(tx: Tx, generation_id: bytes) -> None:
 def ended(tx: Tx, generation_id: bytes, *, state: str, detail: str | None, exit_code: int | None, at_ms: int) -> None:
     """Record `stopped` or `failed`; a generation that has ended stays as it was recorded."""
     tx.execute(_END, (state, detail, exit_code, at_ms, generation_id))
+
+
+def check_live(tx: Tx, no: int) -> None:
+    """Raises: StaleClaim if the generation has ended, whether its process knows it or not."""
+    if tx.row(_LIVES, (no,)) is None:
+        raise StaleClaim("this worker generation has ended: stop, and write nothing more")
 
 
 def by_id(db: Reader | Tx, generation_id: bytes) -> GenerationRow | None:

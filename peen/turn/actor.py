@@ -69,6 +69,7 @@ class TurnActor:
             partial(self._work, prepare, upstream, model),
             name=f"turn {self._command.turn_id}",
             failed=self._record_failure,
+            expected=(LinkLost, StaleClaim),  # the worker is lost, or a Stop ended the turn
         )
 
     def _hold(self, execution_id: str, holder: str, message_sequence: int) -> None:
@@ -128,7 +129,6 @@ class TurnActor:
             self.state = "lost"  # nobody to tell: the controller ends the turn, and this worker exits
             return
         if holds(fault, StaleClaim):
-            log.warning("this turn is somebody else's now", turn=self._command.turn_id)
             self.state = "stale"
             return
         if holds(fault, StorageError):

@@ -233,7 +233,7 @@ class Engine:
         self.db, self.home, self.upstream = db, home, upstream
         self.entropy = ClockEntropy(seed)
         self.ends: list[TurnEnd] = []
-        self.journal = StoreJournal(WorkerCalls(db, home.writer, entropy=self.entropy, on_end=self.ends.append))
+        self.journal = self._connect()
         self.look, self.change = Look(), Change()
         self._settings = settings
         self._shop: Workshop | None = None
@@ -246,6 +246,14 @@ class Engine:
         actor = TurnActor(RunTurn(turn_id=turn_id, request_id=turn_id, message=text), await self._workshop())
         await actor.run()
         return actor
+
+    async def replace_worker(self) -> None:
+        """Go on with a worker of a new generation, once the last one has been recorded as ended."""
+        self.home = await make_home(self.db)
+        self.journal, self._shop = self._connect(), None
+
+    def _connect(self) -> StoreJournal:
+        return StoreJournal(WorkerCalls(self.db, self.home.writer, entropy=self.entropy, on_end=self.ends.append))
 
     async def _workshop(self) -> Workshop:
         if self._shop is None:

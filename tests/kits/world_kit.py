@@ -79,10 +79,20 @@ async def open_store(
 
 
 async def make_home(database: Database, number: int = 1) -> Home:
-    """Session `number` and its worker generation, which is ready; made once, and then found."""
-    known = generations.by_id(database.reader, uuid(2000 + number).bytes)
-    if known is not None:
-        return Home(known.session_no, uuid(1000 + number).bytes, known.no)
+    """Session `number` and its worker generation, which is ready; made once, and then found.
+
+    Once that one has ended, there is another.
+    """
+    newest = 2000 + number
+    known = generations.by_id(database.reader, uuid(newest).bytes)
+    while known is not None:
+        if known.state == "ready":
+            return Home(known.session_no, uuid(1000 + number).bytes, known.no)
+        newest += 100
+        session_no, known = known.session_no, generations.by_id(database.reader, uuid(newest).bytes)
+    if newest > 2000 + number:
+        again = await database.write(partial(make_generation, session_no=session_no, number=newest))
+        return Home(session_no, uuid(1000 + number).bytes, again)
 
     def change(tx: Tx) -> Home:
         session, _ = sessions.open_or_create(

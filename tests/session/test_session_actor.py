@@ -140,7 +140,8 @@ async def test_a_resend_while_the_turn_runs_joins_the_wait_and_both_are_answered
 
         assert waiting == []
         assert first.ends() == ["turn.completed", "message.completed"]
-        assert [(frame["type"], frame["triggeredBy"]) for frame in second.private] == [("message.completed", message.id)]
+        (private,) = second.private
+        assert (private["type"], private["triggeredBy"]) == ("message.completed", message.id)
         assert first.private == []
         assert len(turns.page(own.db.reader, own.home.no, limit=9, offset=0)) == 1
         assert [row.message.content for row in transcript(own.db, own.home)] == ["go", "done"]

@@ -211,6 +211,7 @@ async def test_after_a_crash_at_any_commit_every_accepted_message_has_one_end_an
             assert len(ended) == len(accepted), f"{kill.__name__}({number})"
             assert turns.running(own.db.reader) == []
             check_sequences(own.db.reader)
+            await own.replace_worker()
             # The upstream refuses what a strict provider refuses, so a lost call would show here.
             assert (await own.run_turn("and now?", frame=77)).state == "completed"
         if state == "completed":

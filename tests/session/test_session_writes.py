@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import apsw
 import pytest
 import trio
 from hypothesis import given, settings
@@ -37,7 +36,7 @@ from peen.session import writes
 from peen.session.acceptance import accept_queued, end_accepted, fence
 from peen.session.ending import Ending, interrupted
 from peen.session.writes import TurnEnd, Writer
-from peen.store import executions, inbox, messages, sessions, turns
+from peen.store import executions, generations, inbox, messages, sessions, turns
 from peen.store.database import Database
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
@@ -164,6 +163,23 @@ async def test_a_turn_without_an_accepted_message_or_of_another_session_is_not_o
             await open_with(db, one, open_request(str(uuid(404))))
         with pytest.raises(StaleClaim):
             await open_with(db, two, open_request(turn_id))
+        assert dump(db) == before
+
+
+async def test_a_worker_whose_generation_has_ended_opens_nothing_and_writes_nothing() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await open_turn(db, home)
+        end = partial(generations.ended, state="failed", detail="lost", exit_code=None, at_ms=AT_MS)
+        await db.write(partial(end, generation_id=uuid(2001).bytes))
+        waiting = await accept_message(db, home, "next", frame=2)
+        before = dump(db)
+
+        with pytest.raises(StaleClaim, match="generation has ended"):
+            await open_with(db, home, open_request(waiting), number=2)
+        done = Terminal(state="completed", text="done")
+        with pytest.raises(StaleClaim, match="generation has ended"):
+            await commit(db, home, CommitSteps(execution_id=opened.execution_id, holder=HOLDER, terminal=done))
         assert dump(db) == before
 
 

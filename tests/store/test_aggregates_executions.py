@@ -205,7 +205,7 @@ async def test_an_execution_is_settled_while_none_of_its_own_steps_runs() -> Non
         assert not await is_settled()
         await one.complete("r0.model", failed=True)
         assert await is_settled()
-        assert one.states() == [("r0.model", "interrupted")]
+        assert one.states() == [("r0.model", "failed")]
 
 
 async def test_settling_closes_the_steps_of_this_execution_alone() -> None:
