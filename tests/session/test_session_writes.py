@@ -168,8 +168,8 @@ async def test_a_turn_without_an_accepted_message_or_of_another_session_is_not_o
 
 async def test_a_worker_whose_generation_has_ended_opens_nothing_and_writes_nothing() -> None:
     async with open_store() as db:
-        home = await make_home(db)
-        opened = await open_turn(db, home)
+        turn = await begin(db)
+        home = turn.home
         end = partial(generations.ended, state="failed", detail="lost", exit_code=None, at_ms=AT_MS)
         await db.write(partial(end, generation_id=uuid(2001).bytes))
         waiting = await accept_message(db, home, "next", frame=2)
@@ -179,7 +179,7 @@ async def test_a_worker_whose_generation_has_ended_opens_nothing_and_writes_noth
             await open_with(db, home, open_request(waiting), number=2)
         done = Terminal(state="completed", text="done")
         with pytest.raises(StaleClaim, match="generation has ended"):
-            await commit(db, home, CommitSteps(execution_id=opened.execution_id, holder=HOLDER, terminal=done))
+            await turn.commit(terminal=done)
         assert dump(db) == before
 
 
