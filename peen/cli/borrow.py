@@ -15,13 +15,14 @@ from typing import Final
 import msgspec
 
 from peen.cli.client import CALL_S, CallRefused, Client, ConnectionLost, Endpoint
-from peen.cli.ends import INTERRUPTED, UNFINISHED, NotSent
+from peen.cli.elsewhere import waiting_helps
+from peen.cli.ends import INTERRUPTED, UNFINISHED, NotSent, ServesOthers
 from peen.cli.feedpages import feed_after
 from peen.cli.framesocket import FrameSocket
 from peen.cli.interrupts import Interrupts
 from peen.cli.order import Order
 from peen.cli.reach import endpoint
-from peen.cli.remedy import open_refused
+from peen.cli.remedy import NOT_ALLOWED, open_refused
 from peen.cli.screen import Screen
 from peen.cli.turnview import TurnView
 from peen.control.lock import LockInfo, read_lock
@@ -84,7 +85,10 @@ class BorrowedTurn:
         try:
             answer = self._interrupts.during(partial(client.post, "/api/v1/sessions/open", body))
         except CallRefused as refused:
-            raise open_refused(refused, self._order.workspace, self._settings, borrowed=True) from refused
+            workspace = self._order.workspace
+            if refused.error_code == NOT_ALLOWED and waiting_helps(holder, workspace, self._settings):
+                raise ServesOthers(str(refused)) from refused
+            raise open_refused(refused, workspace, self._settings, borrowed=True) from refused
         self._session = msgspec.json.decode(answer, type=OpenedSession).session
         self._view.last_sequence = self._session.feed_sequence
 

@@ -35,6 +35,10 @@ class NotSent(PeenError):
     code = "CONNECTION_LOST"
 
 
+class ServesOthers(NotSent):
+    """The controller does not allow the workspace, but ends by itself: the next one may allow it."""
+
+
 def say(text: str) -> None:
     """A line on standard error for each line of `text`. It does not matter if nobody can read it."""
     with suppress(OSError, ValueError):  # ValueError: the stream was closed

@@ -8,7 +8,8 @@ from typing import Final
 
 import click
 
-from peen.cli.ends import NO_CONTROLLER, UNFINISHED, CommandEnds, NotSent
+from peen.cli.elsewhere import Elsewhere
+from peen.cli.ends import NO_CONTROLLER, UNFINISHED, CommandEnds, NotSent, ServesOthers
 from peen.cli.order import Form, Order, absolute, parse_timeout_s, read_prompt
 from peen.cli.screen import Screen
 from peen.cli.startup import load
@@ -66,8 +67,10 @@ def exec_(
 def carry_out(order: Order, settings: Settings, screen: Screen, entropy: Entropy) -> int:
     """Borrow the controller that runs, or host one; the exit code.
 
-    Between a look at the lock and the next step, controllers may come and go: then the other way is taken.
+    Between a look at the lock and the next step, controllers may come and go: then the other way is taken. One that
+    another command hosts for other directories is waited for, however long it takes.
     """
+    elsewhere = Elsewhere(order, settings, screen, entropy)
     until_s = entropy.monotonic_s() + START_S
     last_pid: int | None = None
     while True:
@@ -79,6 +82,11 @@ def carry_out(order: Order, settings: Settings, screen: Screen, entropy: Entropy
             if holder is not None:
                 return borrow(order, settings, screen, entropy, holder)
             return host(order, settings, screen, entropy)
+        except ServesOthers:
+            assert holder is not None
+            elsewhere.wait(holder)
+            last_pid, until_s = None, entropy.monotonic_s() + START_S
+            continue
         except (NotSent, ControllerRunning) as problem:
             now_s = entropy.monotonic_s()
             if order.deadline_s is not None and now_s >= order.deadline_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ def open_refused(refused: CallRefused, workspace: str, settings: Settings, *, bo
     """
     if refused.error_code != NOT_ALLOWED:
         return CommandEnds(f"{workspace}: {refused}", REFUSED)
+    if missing(workspace):  # which the server does not tell of what lies outside its root
+        return CommandEnds(f"the directory {workspace} does not exist (403 {NOT_ALLOWED})", REFUSED)
     root = settings.workspace_root
     kept = [path for path in (settings.state_dir, settings.config_dir) if contains(Path(workspace), lexical_path(path))]
     if kept:
@@ -35,3 +38,14 @@ def open_refused(refused: CallRefused, workspace: str, settings: Settings, *, bo
         where = f"not inside PEEN_WORKSPACE_ROOT ({root}) by its real name, or touches what Peen keeps ({own})"
         remedy = "work in another directory (-w)"
     return CommandEnds(f"workspace {workspace} is {where}; {remedy} (403 {NOT_ALLOWED})", REFUSED)
+
+
+def missing(path: str) -> bool:
+    """Whether there is nothing of that name. What may not be looked at is not missing."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return False
+    return False

@@ -12,7 +12,7 @@ from typing import TextIO
 import msgspec
 from msgspec import Struct
 
-from peen.cli.ends import UNFINISHED, printable
+from peen.cli.ends import FAILED, printable
 from peen.cli.order import Form
 from peen.cli.outcome import Outcome, failure_text, look_at
 from peen.cli.streams import Write, columns_of, fit, for_terminal, stdout_writer
@@ -111,7 +111,7 @@ class Screen:
             self.note("the model reached its output limit, so the answer is cut off")
         if self._failure is not None and self._failure.errno != errno.EPIPE:
             self.note(f"standard output: {self._failure.strerror}; the answer is stored: {look_at(session_id)}")
-            return outcome.exit_code or UNFINISHED
+            return outcome.exit_code or FAILED
         return outcome.exit_code
 
     def _report(self, outcome: Outcome, session_id: str | None) -> Report:

@@ -94,6 +94,7 @@ def fence(tx: Tx, session_no: SessionNo, *, at_ms: int) -> bool:
     sessions.advance_stop(tx, session_no)
     for execution in executions.running(tx, session_no):
         executions.fence(tx, execution.no, reason=executions.STOP, at_ms=at_ms)
+    inbox.stop(tx, session_no)
     running = turns.running(tx, session_no)
     for turn in running:
         turns.request_cancel(tx, turn.no)
@@ -104,7 +105,8 @@ def end_accepted(tx: Tx, session_no: SessionNo, turn_id: bytes, ending: Ending, 
     """End the turn of an accepted message, whether or not a worker had opened it.
 
     A turn that was never opened is opened here, with the message as its transcript, so that every accepted message
-    has a turn with exactly one terminal frame. Returns that frame's sequence, or None if the turn had ended before.
+    has a turn with exactly one terminal frame. One that a Stop was for ends as cancelled, whatever else met it.
+    Returns that frame's sequence, or None if the turn had ended before.
     """
     turn = turns.by_id(tx, turn_id)
     if turn is None:
@@ -126,6 +128,8 @@ def end_accepted(tx: Tx, session_no: SessionNo, turn_id: bytes, ending: Ending, 
         typed = MessageRecord(role="user", content=waiting.content)
         messages.append(tx, session_no, [typed], turn_no=turn_no, at_ms=at_ms)
         inbox.settle(tx, waiting.no, state="undelivered", turn_no=turn_no)
+        if waiting.is_stopped:
+            turns.request_cancel(tx, turn_no)
         turn = turns.by_no(tx, turn_no)
         assert turn is not None
     return end_unfinished(tx, turn, ending, at_ms=at_ms, generation_no=None)
@@ -139,8 +143,7 @@ def known_frame(db: Reader, session_no: SessionNo, frame_id: str) -> Known | Non
     assert row.turn_id is not None
     request_id = str(UUID(bytes=row.request_id))
     if row.was_queued:
-        state = "undelivered" if row.state == "undelivered" else "queued"
-        return Known(row.digest, Outcome(state, "", request_id))
+        return Known(row.digest, Outcome("queued", "", request_id))
     turn = turns.by_id(db, row.turn_id)
     ended = None
     if turn is not None and turn.state != "running":

@@ -37,7 +37,7 @@ from peen.session.acceptance import (
 )
 from peen.session.answers import Answers
 from peen.session.decide import Join, Queue, Refuse, Repeat, RunningSettings, Start
-from peen.session.ending import Ending, interrupted
+from peen.session.ending import STOPPED, Ending, interrupted
 from peen.session.requests import ResumeRequest, following_turn, order_of, turn_of
 from peen.session.resumption import continue_input, resume
 from peen.session.state import Origin, Outcome, RunningTurn, Submission
@@ -443,7 +443,6 @@ UNSTORED: Final = Ending(
     error="the disk is full or failing; the log of the controller names it",
     classification="storage",
 )
-STOPPED: Final = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")
 
 
 def _failure(error: str) -> Ending:

@@ -82,11 +82,6 @@ def acknowledgement(outcome: Outcome) -> Completed | Failed:
             return Completed(queued=False)
         case "queued":
             return Completed(queued=True)
-        case "undelivered":
-            return Failed(
-                code="TURN_CANCELLED",
-                message="the turn ended before this message reached the model; send it as a new message if it counts",
-            )
         case "cancelled":
             return Failed(code="TURN_CANCELLED", message="the turn was cancelled")
         case "interrupted":

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
 
 from peen.session.notices import record
-from peen.store import audit, executions, feed, inbox, messages, turns
+from peen.store import audit, executions, feed, inbox, messages, sessions, turns
 from peen.store.database import Tx
 from peen.store.feed import NewEvent
 from peen.store.turns import TurnRow
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.events import ProviderRetry
+from peen.wire.worker import MessageRecord, ModelCallRecord, ToolCallRecord
 
 MAX_ERROR_BYTES: Final = 2048
 MAX_LISTED_CALLS: Final = 20
@@ -65,6 +67,9 @@ class Ending:
     classification: str
 
 
+STOPPED: Final = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")
+
+
 def interrupted(reason: Literal["interrupted", "shutdown"], error: str) -> Ending:
     return Ending(state="interrupted", reason=reason, error=error, classification=reason)
 
@@ -76,8 +81,11 @@ def end_unfinished(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int, generat
     execution ends or is paused under a new control revision (so whoever held it can write nothing any more), and
     the terminal frame comes last.
     """
+    if turn.cancel_requested:
+        ending = STOPPED  # a Stop was stored first, whatever has ended the turn since
     if not turns.end_turn(tx, turn.no, state=ending.state, classification=ending.classification, at_ms=at_ms):
         return None
+    _record_cut_off(tx, turn, at_ms=at_ms)
     calls = messages.calls_of(tx, turn.no)
     waiting = inbox.queued(tx, turn.session_no, turn.id)
     messages.mark_incomplete(tx, turn.no)
@@ -139,6 +147,35 @@ def _report(
     )
 
 
+def _record_cut_off(tx: Tx, turn: TurnRow, *, at_ms: int) -> None:
+    """Audit of a provider request that was under way: it was asked, and its answer never came.
+
+    Attempts that had failed are known by the retries that were announced.
+    """
+    execution = executions.root_of(tx, turn.no)
+    if execution is None:
+        return
+    for step in executions.open_model_steps(tx, execution.no):
+        attempt = partial(
+            ModelCallRecord,
+            round=int(step.step.partition(".")[0][1:]),
+            request_sequence=sessions.message_sequence(tx, turn.session_no),
+        )
+        attempts, began_ms = [], step.started_at_ms
+        for data, shown_at_ms in feed.retries(tx, turn.no, since_ms=step.started_at_ms):
+            retry = msgspec.json.decode(data, type=ProviderRetry)
+            attempts.append(
+                attempt(
+                    state="failed", failure_kind=retry.reason, failure_detail=f"status {retry.status}",
+                    started_at_ms=began_ms, completed_at_ms=shown_at_ms,
+                )
+            )  # fmt: skip
+            began_ms = shown_at_ms + retry.delay_ms
+        attempts.append(attempt(state="cancelled", started_at_ms=min(began_ms, at_ms), completed_at_ms=at_ms))
+        for call in attempts:
+            audit.add_call(tx, turn_no=turn.no, execution_no=execution.no, generation_no=step.generation_no, call=call)
+
+
 def _end_execution(tx: Tx, turn_no: int, ending: Ending, *, at_ms: int) -> None:
     execution = executions.root_of(tx, turn_no)
     if execution is None:
@@ -150,7 +187,8 @@ def _end_execution(tx: Tx, turn_no: int, ending: Ending, *, at_ms: int) -> None:
         output = msgspec.json.encode({"state": ending.state, "reason": ending.reason, "error": ending.error})
         executions.end(tx, execution.no, state="failed", output=output, at_ms=at_ms)
     else:
-        executions.pause(tx, execution.no, reason=ending.reason, at_ms=at_ms)
+        reason = executions.STOP if ending.state == "cancelled" else ending.reason
+        executions.pause(tx, execution.no, reason=reason, at_ms=at_ms)
 
 
 def terminal_event(ending: Ending) -> NewEvent:

@@ -29,7 +29,8 @@ class Recovered:
 async def recover(database: Database, entropy: Entropy) -> Recovered:
     """End turns, accepted messages and worker generations that the last controller left open.
 
-    Each turn ends as `interrupted` with its terminal frame, its execution paused under a new control revision.
+    Each turn ends as `interrupted` (as `cancelled` if a Stop for it was stored) with its terminal frame, its execution
+    paused under a new control revision.
     Processes have been swept before: nothing of the old generations is alive.
     """
     left = generations.not_ended(database.reader)

@@ -84,6 +84,8 @@ def open_turn(
     waiting = inbox.by_turn(tx, writer.session_no, turn_id)
     if waiting is None or waiting.state not in ("opening", "deferred"):
         raise StaleClaim("the message of this turn is not waiting to open it")
+    if waiting.is_stopped:
+        raise StaleClaim("a Stop came before this turn was opened")
     session = sessions.by_no(tx, writer.session_no)
     assert session is not None
     no, known = writer.session_no, request.known_sequence

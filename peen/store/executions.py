@@ -92,6 +92,10 @@ UPDATE activity SET state = CASE WHEN kind = 'effect' THEN 'uncertain' ELSE 'int
 _STEPS: Final = """
 SELECT key, kind, call_id, state, attempt, given, output FROM activity WHERE key >= ? AND key < ? ORDER BY key
 """
+_OPEN_MODEL_STEPS: Final = """
+SELECT key, generation_no, started_at_ms FROM activity
+ WHERE key >= ? AND key < ? AND state = 'running' AND kind = 'model' ORDER BY key
+"""
 _CREATED: Final = "UPDATE execution SET context = ? WHERE no = ?"
 _DETAILS: Final = """
 SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no,
@@ -256,6 +260,19 @@ def steps(db: Reader | Tx, execution_no: int) -> list[StepRow]:
     """Every step so far, in the order of the workflow."""
     rows = db.rows(_STEPS, (keys.join(execution_no, 0), keys.join(execution_no + 1, 0)))
     return [StepRow(keys.step_id(keys.sequence_of(key)), *rest) for key, *rest in rows]
+
+
+class OpenModelStep(NamedTuple):
+    """A model step that has begun and not ended."""
+
+    step: str
+    generation_no: int
+    started_at_ms: int
+
+
+def open_model_steps(tx: Tx, execution_no: int) -> list[OpenModelStep]:
+    rows = tx.rows(_OPEN_MODEL_STEPS, (keys.join(execution_no, 0), keys.join(execution_no + 1, 0)))
+    return [OpenModelStep(keys.step_id(keys.sequence_of(key)), *rest) for key, *rest in rows]
 
 
 def add_event(tx: Tx, execution_no: int, event_type: str, data: dict[str, object], *, at_ms: int) -> None:

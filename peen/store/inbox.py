@@ -23,11 +23,12 @@ class InboxRow(NamedTuple):
     directory: str
     was_queued: int
     feed_cursor: int
+    is_stopped: int
 
 
 _SELECT: Final = """
 SELECT no, session_no, frame_id, digest, request_id, turn_id, turn_no, state, content, settings, directory,
-       was_queued, feed_cursor
+       was_queued, feed_cursor, is_stopped
   FROM inbox
 """
 _BY_FRAME: Final = _SELECT + " WHERE session_no = ? AND frame_id = ?"
@@ -53,6 +54,7 @@ _STOPPED: Final = (
     + """ WHERE state = 'queued' AND session_no = ?
             AND EXISTS (SELECT 1 FROM turn t WHERE t.id = inbox.turn_id AND t.state <> 'running') ORDER BY no"""
 )
+_STOP: Final = "UPDATE inbox SET is_stopped = 1 WHERE session_no = ? AND state IN ('opening', 'deferred')"
 _DEFER: Final = "UPDATE inbox SET state = 'deferred', turn_id = ? WHERE no = ?"
 _SETTLE: Final = "UPDATE inbox SET state = ?, turn_no = ? WHERE no = ?"
 
@@ -131,6 +133,11 @@ def by_request(db: Reader | Tx, session_no: SessionNo, request_id: bytes) -> Inb
 def stopped(db: Reader | Tx, session_no: SessionNo) -> list[InboxRow]:
     """Messages that a Stop left waiting: their turn has ended, and nobody has decided about them."""
     return [InboxRow(*row) for row in db.rows(_STOPPED, (session_no,))]
+
+
+def stop(tx: Tx, session_no: SessionNo) -> None:
+    """Messages that have not opened their turns yet never will."""
+    tx.execute(_STOP, (session_no,))
 
 
 def defer(tx: Tx, no: int, *, turn_id: bytes) -> None:

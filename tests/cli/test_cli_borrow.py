@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from cli_canned import (
     settings_in,
     whole_turn,
 )
+from msgspec.structs import replace as replace_lock
 
 from peen.cli.borrow import BorrowedTurn
 from peen.cli.ends import CommandEnds, NotSent
@@ -38,6 +42,7 @@ from peen.entropy import Entropy, SystemEntropy
 from peen.settings import Settings
 
 FRAME = "33333333-3333-4333-8333-333333333333"
+WAITS = "another peen exec hosts the controller, for other directories; waiting for its end"
 
 
 class FastClock(SystemEntropy):
@@ -373,13 +378,103 @@ def test_sigint_before_the_message_is_sent_sends_nothing(world: World) -> None:
     assert world.err.getvalue() == "peen: interrupted; nothing was sent\n"
 
 
-def test_a_workspace_that_is_not_allowed_names_the_remedy(world: World) -> None:
-    refusal = answer(403, {"code": "WORKSPACE_NOT_ALLOWED", "message": "a workspace must be inside the root"})
+def refusal() -> Handler:
+    return answer(403, {"code": "WORKSPACE_NOT_ALLOWED", "message": "a workspace must be inside the root"})
 
-    with pytest.raises(CommandEnds, match="PEEN_WORKSPACE_ROOT") as refused:
-        world.run(refusal)
+
+def test_a_workspace_that_a_daemon_does_not_allow_names_the_remedy(world: World) -> None:
+    world.lock.update(address="http://127.0.0.1:1")
+
+    with pytest.raises(CommandEnds, match="PEEN_WORKSPACE_ROOT of the running controller") as refused:
+        world.run(refusal())
     assert refused.value.code == 2
     assert str(world.settings.workspace_root / "work") in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("workspace", "why"),
+    [
+        ("/usr", "outside the PEEN_WORKSPACE_ROOT"),
+        (".", "where Peen keeps its own"),
+        ("state", "where Peen keeps its own"),
+        ("none", "does not exist"),
+    ],
+)
+def test_a_workspace_that_no_controller_of_ours_would_allow_is_refused_at_once(
+    world: World, workspace: str, why: str
+) -> None:
+    order = replace(world.order(), workspace=str(world.settings.workspace_root / workspace))
+
+    with canned(world.settings.control_socket, refusal()), pytest.raises(CommandEnds, match=why) as refused:
+        carry_out(order, world.settings, world.screen(), world.entropy)
+    assert refused.value.code == 2
+    assert world.err.getvalue() == ""
+
+
+def test_a_command_inside_a_turn_of_the_controller_does_not_wait_for_its_end(world: World) -> None:
+    above = LockInfo(pid=os.getppid(), control_socket=str(world.settings.control_socket))
+
+    with canned(world.settings.control_socket, refusal()), pytest.raises(CommandEnds, match="PEEN_WORKSPACE_ROOT"):
+        BorrowedTurn(world.order(), world.settings, world.screen(), world.entropy).run(above)
+
+
+def test_a_controller_that_another_command_hosts_for_other_directories_is_waited_for_and_said_once(
+    world: World,
+) -> None:
+    def next_holder() -> None:
+        world.lock._write(replace_lock(world.holder, start_time=1))
+
+    def last_holder() -> None:
+        world.lock._write(replace_lock(world.holder, start_time=2))
+
+    with canned(
+        world.settings.control_socket,
+        soon(refusal(), next_holder),
+        soon(refusal(), last_holder),
+        opened(),
+        serve(*whole_turn("hello", "hi"), ack({"queued": False}, FRAME)),
+    ):
+        code = carry_out(world.order(), world.settings, world.screen(), world.entropy)
+
+    assert (code, bytes(world.out), world.err.getvalue()) == (0, b"hi\n", f"peen: {WAITS}\n")
+
+
+def test_a_daemon_that_was_about_to_listen_is_not_waited_for(world: World) -> None:
+    def listen() -> None:
+        world.lock.update(address="http://127.0.0.1:1")
+
+    with (
+        canned(world.settings.control_socket, soon(refusal(), listen), refusal()),
+        pytest.raises(CommandEnds, match="PEEN_WORKSPACE_ROOT of the running controller") as refused,
+    ):
+        carry_out(world.order(), world.settings, world.screen(), world.entropy)
+    assert refused.value.code == 2
+
+
+def test_the_time_limit_holds_while_another_command_is_waited_for(world: World) -> None:
+    with canned(world.settings.control_socket, refusal()), pytest.raises(CommandEnds, match="nothing was sent") as end:
+        carry_out(world.order(within_s=0.3), world.settings, world.screen(), world.entropy)
+    assert end.value.code == 4
+    assert world.err.getvalue() == f"peen: {WAITS}\n"
+
+
+def test_sigint_ends_the_wait_for_another_command(world: World) -> None:
+    with (
+        canned(world.settings.control_socket, soon(refusal(), press)),
+        pytest.raises(CommandEnds, match="interrupted; nothing was sent") as end,
+    ):
+        carry_out(world.order(), world.settings, world.screen(), world.entropy)
+    assert end.value.code == 130
+
+
+def soon(handler: Handler, act: Callable[[], object]) -> Handler:
+    """Answer one call, and `act` once the client has begun to wait."""
+
+    def later() -> None:
+        time.sleep(0.2)
+        act()
+
+    return then(handler, later)
 
 
 def test_a_controller_that_goes_before_the_message_is_sent_leaves_it_to_the_next(world: World) -> None:

@@ -158,7 +158,7 @@ def test_a_reader_that_has_gone_changes_nothing_about_the_turn(streams: Streams)
 def test_an_answer_that_cannot_be_written_is_no_success(streams: Streams) -> None:
     streams.fails = errno.ENOSPC
 
-    assert streams.screen("text").finish(DONE, SESSION) == 4
+    assert streams.screen("text").finish(DONE, SESSION) == 1
     assert "standard output: it failed" in streams.err.getvalue()
 
 

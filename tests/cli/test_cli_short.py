@@ -177,6 +177,15 @@ def test_open_of_a_forbidden_directory_names_the_remedy(held: Settings, capfd: p
     assert "workspace /etc is outside the PEEN_WORKSPACE_ROOT" in capfd.readouterr().err
 
 
+def test_open_of_a_missing_directory_says_so_also_outside_the_root(
+    held: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refusal = answer(403, {"code": "WORKSPACE_NOT_ALLOWED", "message": "no"})
+    with canned(held.control_socket, refusal):
+        assert main(["session", "open", "/nonexist"]) == 2
+    assert capfd.readouterr().err == "peen: the directory /nonexist does not exist (403 WORKSPACE_NOT_ALLOWED)\n"
+
+
 def test_open_of_a_directory_that_holds_what_peen_keeps_says_so(
     held: Settings, capfd: pytest.CaptureFixture[str]
 ) -> None:

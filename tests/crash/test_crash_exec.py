@@ -59,14 +59,18 @@ class Ended(NamedTuple):
 
 
 class Exec:
-    """`peen exec` in the directories of a daemon, which may be running or not."""
+    """`peen exec` in the directories of a daemon, which may be running or not.
 
-    def __init__(self, daemon: Daemon, *arguments: str) -> None:
-        self.workspace = daemon.workspace_root
+    With `workspace` it runs there, and a controller of its own serves nothing else.
+    """
+
+    def __init__(self, daemon: Daemon, *arguments: str, workspace: Path | None = None) -> None:
+        self.workspace = daemon.workspace_root if workspace is None else workspace
+        root = {} if workspace is None else {"PEEN_WORKSPACE_ROOT": str(workspace)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "peen", "exec", *arguments],
             cwd=self.workspace,
-            env={**daemon.environment, "PYTHONPATH": str(ROOT)},
+            env={**daemon.environment, "PYTHONPATH": str(ROOT), **root},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -241,6 +245,65 @@ def is_connected(pid: int) -> bool:
         return any(os.readlink(path).startswith("socket:") for path in list(place.iterdir()))
     except FileNotFoundError:
         return False
+
+
+# --- several at once ------------------------------------------------------------------------------------------------
+
+
+def siblings(daemon: Daemon, count: int) -> list[Path]:
+    """Directories side by side, none of which holds another."""
+    made = [daemon.home / f"e{number}" for number in range(count)]
+    for path in made:
+        path.mkdir()
+    return made
+
+
+def test_commands_in_sibling_directories_that_start_at_once_all_complete() -> None:
+    with idle_world() as daemon:
+        execs = [Exec(daemon, "-m", "scripted/answers", "hello", workspace=path) for path in siblings(daemon, 6)]
+
+        ended = [turn.end() for turn in execs]
+
+        assert [(one.code, one.out) for one in ended] == [(0, "hello again\n")] * len(execs)
+        assert all(one.err.count("waiting for its end") <= 1 for one in ended)
+
+
+def test_a_command_waits_for_one_that_serves_other_directories_and_leaves_it_alone() -> None:
+    with idle_world() as daemon:
+        here, there, elsewhere = siblings(daemon, 3)
+        first = Exec(daemon, "-m", "scripted/waits", "go", workspace=here)
+        first.until_file("started")
+
+        late = Exec(daemon, "--timeout", "2s", "-m", "scripted/answers", "hello", workspace=there).end()
+        waits = Exec(daemon, "-m", "scripted/answers", "hello", workspace=elsewhere)
+        left = Exec(daemon, "-m", "scripted/answers", "hello", workspace=there)
+        assert waits.process.stderr is not None
+        assert left.process.stderr is not None
+        assert "waiting for its end" in left.process.stderr.readline()
+        assert "waiting for its end" in waits.process.stderr.readline()
+        interrupted = left.interrupt()
+        (here / "go").touch()
+
+        assert (late.code, late.out) == (4, "")
+        assert "nothing was sent" in late.err
+        assert interrupted == (130, "", "peen: interrupted; nothing was sent\n")
+        assert first.end().code == 0
+        assert waits.end() == (0, "hello again\n", "")
+
+
+def test_an_answer_that_cannot_be_written_is_a_failure_of_the_command_alone() -> None:
+    with idle_world() as daemon:
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "peen", "exec", "-m", "scripted/answers", "hello"],
+                cwd=daemon.workspace_root, env={**daemon.environment, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S,
+            )  # fmt: skip
+
+        assert done.returncode == 1
+        assert "No space left on device; the answer is stored" in done.stderr
+        with daemon:
+            assert turns(daemon) == ["completed"]
 
 
 # --- exit codes -----------------------------------------------------------------------------------------------------

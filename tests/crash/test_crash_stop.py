@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from crash_kit import (
     ENDS,
     Client,
@@ -147,6 +148,23 @@ def test_stop_ends_a_turn_whose_worker_has_not_started_yet() -> None:
             os.kill(pid, signal.SIGCONT)
         assert client.ask(session, "again", model="scripted/answers")[-1]["type"] == "message.completed"
         assert [turn["state"] for turn in client.get("/session/turns", session)["turns"]] == ["completed", "cancelled"]
+
+
+@pytest.mark.parametrize("model", ["stubborn", "slow"])
+def test_a_stop_that_was_stored_counts_after_a_crash(model: str) -> None:
+    with short_directory() as home:
+        daemon = scripted_daemon(home, SCRIPT).start()
+        with Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            frame = client.send(session, "go", model=f"scripted/{model}")
+            client.until_type("tool.use" if model == "stubborn" else "turn.started")
+            assert stop(client, session)
+            daemon.kill()
+        with daemon.start(), Client(daemon) as client:
+            assert [item["type"] for item in client.replay(session) if item["type"] in ENDS] == ["turn.cancelled"]
+            again = client.ask(session, "go", frame_id=frame, model=f"scripted/{model}")
+            assert again[-1]["data"]["code"] == "TURN_CANCELLED"
+            assert_goes_on(client, session)
 
 
 def test_stop_of_an_idle_session_changes_nothing_that_anybody_sees() -> None:

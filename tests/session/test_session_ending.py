@@ -37,7 +37,7 @@ from peen.session.ending import (
     interrupted,
     system_text,
 )
-from peen.store import executions, inbox, turns
+from peen.store import audit, executions, inbox, turns
 from peen.store.database import Database
 from peen.wire.worker import Claim, CommitSteps, EventRecord, MessageRecord, OpenedTurn, ToolCallRecord
 
@@ -146,8 +146,10 @@ async def test_replies_and_results_become_incomplete_and_a_system_message_names_
     assert "- look" not in told.content
 
 
-@pytest.mark.parametrize("ending", [LOST, CANCELLED], ids=lambda ending: ending.state)
-async def test_an_interrupted_or_stopped_execution_is_paused_so_that_somebody_can_look_at_it(ending: Ending) -> None:
+@pytest.mark.parametrize(("ending", "reason"), [(LOST, LOST.reason), (CANCELLED, "stop")])
+async def test_an_interrupted_or_stopped_execution_is_paused_so_that_somebody_can_look_at_it(
+    ending: Ending, reason: str
+) -> None:
     async with open_store() as db:
         home = await make_home(db)
         opened = await turn_in_the_middle(db, home)
@@ -157,7 +159,7 @@ async def test_an_interrupted_or_stopped_execution_is_paused_so_that_somebody_ca
 
         assert (after.state, after.holder) == ("paused", None)
         assert after.control_revision == before.control_revision + 1
-        assert executions.pause_reason(db.reader, home.no) == ending.reason
+        assert executions.pause_reason(db.reader, home.no) == reason
         assert steps_of(db, after.no) == [("r0.t1.handler", "uncertain"), ("r0.t2.handler", "interrupted")]
 
 
@@ -302,3 +304,35 @@ def test_a_cut_text_is_a_beginning_of_the_text_that_never_exceeds_its_bytes_and_
         assert text.startswith(short[:-1])
         # No more was left out than had to be: the next character would not have fitted.
         assert len(text[: len(short)].encode()) + len("…".encode()) > max_bytes
+
+
+async def test_a_request_that_was_under_way_is_recorded_with_its_failed_attempts() -> None:
+    retry = EventRecord(
+        type="provider.retry", data=Raw(b'{"attempt":1,"reason":"serverError","status":503,"delayMs":40}')
+    )
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await open_turn(db, home)
+        asking = CommitSteps(
+            execution_id=opened.execution_id, holder=HOLDER, events=[retry],
+            claims=[Claim(step="r0.model", kind="model", given=Raw(b"{}"))],
+        )  # fmt: skip
+        await commit(db, home, asking)
+        await end(db, home, opened.turn, CANCELLED)
+        (run,) = audit.runs(db.reader, home.no, stage=None, state=None, limit=9, offset=0)
+        (attempts,) = audit.rounds(db.reader, run.no)
+
+    assert run.state == "cancelled"
+    assert [(call.attempt, call.state, call.failure_kind, call.failure_detail) for call in attempts] == [
+        (0, "failed", "serverError", "status 503"),
+        (1, "cancelled", None, None),
+    ]
+
+
+async def test_an_answered_request_is_not_recorded_a_second_time_by_the_end_of_its_turn() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await turn_in_the_middle(db, home)
+        await end(db, home, opened.turn, LOST)
+
+        assert db.reader.rows("SELECT state FROM model_call WHERE state = 'cancelled'") == []

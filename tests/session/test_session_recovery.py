@@ -20,6 +20,7 @@ from world_kit import (
     execution_of,
     frames,
     make_home,
+    open_request,
     open_store,
     open_turn,
     transcript,
@@ -29,7 +30,7 @@ from world_kit import (
 from peen.actors import holds
 from peen.errors import StaleClaim
 from peen.session import writes
-from peen.session.acceptance import accept_queued, known_frame
+from peen.session.acceptance import accept_queued, fence, known_frame
 from peen.session.recovery import Recovered, recover
 from peen.session.state import Outcome
 from peen.store import executions, generations, inbox, turns
@@ -75,6 +76,31 @@ async def test_a_message_that_was_accepted_and_never_opened_has_a_turn_that_ende
         assert (known.outcome.state, known.outcome.reason) == ("interrupted", "interrupted")
 
 
+@pytest.mark.parametrize("opened", [True, False])
+async def test_a_turn_whose_stop_was_stored_is_cancelled_however_it_ends(opened: bool) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        if opened:
+            await open_turn(db, home)
+        else:
+            turn_id = await accept_message(db, home, "hello")
+        await db.write(partial(fence, session_no=home.no, at_ms=AT_MS))
+        if not opened:  # nothing begins after a Stop
+            begin = partial(
+                writes.open_turn, writer=home.writer, request=open_request(turn_id), execution_id=uuid(5001).bytes,
+                run_id=uuid(6001).bytes, at_ms=AT_MS,
+            )  # fmt: skip
+            with pytest.raises(StaleClaim, match="Stop"):
+                await db.write(begin)
+        await recover(db, ENTROPY)
+        (turn,) = turns.page(db.reader, home.no, limit=9, offset=0)
+
+        assert [name for name, _ in frames(db, home) if name in TERMINAL] == ["turn.cancelled"]
+        assert turn.state == "cancelled"
+        if opened:
+            assert executions.pause_reason(db.reader, home.no) == executions.STOP
+
+
 async def test_messages_that_waited_for_a_turn_are_named_as_undelivered() -> None:
     async with open_store() as db:
         home = await make_home(db)
@@ -110,8 +136,8 @@ async def test_a_message_that_was_to_open_the_next_turn_has_a_turn_that_ended() 
             ("message 3", "undelivered"),
         ]
         assert [None if each is None else each.outcome for each in known] == [
-            Outcome("undelivered", "", str(uuid(4002))),
-            Outcome("undelivered", "", str(uuid(4003))),
+            Outcome("queued", "", str(uuid(4002))),
+            Outcome("queued", "", str(uuid(4003))),
         ]
         assert "message 3" in transcript(db, home)[-1].message.content
         check_sequences(db.reader)
