@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from peen.actors import supervised
+from peen.control.catalogue import Catalogue, ModelledSessions, NamingLink
 from peen.control.identity import state_id
 from peen.entropy import Entropy
 from peen.feed.fanout import Fanout
@@ -22,7 +23,7 @@ from peen.hub.api import Api
 from peen.ids import SessionNo
 from peen.model.registry import Models
 from peen.model.route import preloads
-from peen.session.actor import Household
+from peen.session.actor import Household, Link
 from peen.session.ending import interrupted
 from peen.session.records import GenerationRecords
 from peen.session.recovery import recover
@@ -43,6 +44,8 @@ from peen.worker.link import CallHandler, WorkerLink
 log = structlog.get_logger(__name__)
 
 DATABASE_NAME: Final = "peen.db"
+NO_MODEL: Final = "?"
+"""What workers are told is the default model if none is known; it names none, so turns must."""
 STOPPED_BY_OPERATOR: Final = "the controller was stopped before the turn ended"
 
 
@@ -114,13 +117,13 @@ async def control_core(
         await _clear_the_past(database, space, identity, entropy)
         models = Models.build(settings.upstreams, environ)
         await models.discover()
-        _, default_model = models.default(settings.default_model)
+        catalogue = Catalogue(models, settings.default_model)
         running = await stack.enter_async_context(_cancelled_at_exit())
-        core = await _assemble(settings, database, space, models, default_model.name, entropy, running)
+        core = await _assemble(settings, database, space, catalogue, entropy, running)
         if settings.crash_recovery == "resume":
             resumed = await core.sessions.resume_after_crash()
             log.info("interrupted work goes on", executions=resumed)
-        log.info("control-core ready", default_model=default_model.name, models=len(models.list))
+        log.info("control-core ready", default_model=catalogue.default, models=len(catalogue.listed))
         try:
             yield core
         finally:
@@ -136,8 +139,7 @@ async def _assemble(
     settings: Settings,
     database: Database,
     space: ControlSpace,
-    models: Models,
-    default_model: str,
+    catalogue: Catalogue,
     entropy: Entropy,
     nursery: trio.Nursery,
 ) -> Core:
@@ -155,7 +157,7 @@ async def _assemble(
         socket_root=settings.worker_socket_dir,
         config_directory=settings.config_dir,
         state_id=state_id(settings),
-        settings=settings.worker_settings(default_model),
+        settings=settings.worker_settings(catalogue.default or NO_MODEL),
         entropy=entropy,
         calls=calls,
         on_lost=_note_lost,
@@ -164,22 +166,22 @@ async def _assemble(
     household = Household(
         database=database,
         pump=pump,
-        workers=_SessionWorkers(database, supervisor, policy.check_again),
+        workers=_SessionWorkers(database, supervisor, policy.check_again, catalogue),
         entropy=entropy,
-        check_model=models.resolve,
-        default_model=default_model,
+        check_model=catalogue.check,
+        default_model=catalogue.default,
         queue_capacity=settings.max_queued_user_messages,
         turn_limit=trio.CapacityLimiter(settings.max_concurrent_turns),
         worker_idle_s=settings.worker_idle_timeout_ms / 1000,
     )
-    registry = Sessions(household)
+    registry = ModelledSessions(household, catalogue)
     for start in (pump.run, supervisor.run, registry.run):
         await nursery.start(start)
     api = Api(
         database=database,
         policy=policy,
-        models=models.list,
-        default_model=default_model,
+        models=catalogue.listed,
+        default_model=catalogue.default,
         root_agent=settings.agent,
         agent_space=space.name,
         max_context_tokens=settings.max_context_tokens,
@@ -213,14 +215,18 @@ async def _release(registry: Sessions, supervisor: Supervisor, session: SessionR
 class _SessionWorkers:
     """The workers as a session sees them."""
 
-    def __init__(self, database: Database, supervisor: Supervisor, check_workspace: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, supervisor: Supervisor, check_workspace: Callable[[str], None], catalogue: Catalogue
+    ) -> None:
         self._database, self._supervisor, self._check_workspace = database, supervisor, check_workspace
+        self._catalogue = catalogue
 
-    async def ensure(self, session_no: SessionNo) -> WorkerLink:
+    async def ensure(self, session_no: SessionNo) -> Link:
         row = sessions.by_no(self._database.reader, session_no)
         assert row is not None, "a worker is started for a session that exists"
         self._check_workspace(row.workspace)  # hours may have passed since the session was opened
-        return await self._supervisor.ensure(Placement(row.uuid, row.workspace, row.agent_space))
+        link = await self._supervisor.ensure(Placement(row.uuid, row.workspace, row.agent_space))
+        return link if self._catalogue.is_settled else NamingLink(link, self._catalogue)
 
     async def stop(self, session_id: str, reason: str) -> None:
         await self._supervisor.stop(session_id, reason)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,9 @@ from peen.wire.worker import UpstreamConfig
 
 EMBEDDED_UPSTREAM: Final = "scripted"
 DISCOVERY_S: Final = 30.0  # a provider that takes longer to list its models is skipped
+REDISCOVERY_S: Final = 3.0  # the same, while a message waits for it
+REDISCOVERY_PAUSE_S: Final = 5.0
+"""Seconds after the last look in which providers that failed are not asked again."""
 _SHOWN_MODELS: Final = 5
 _EXAMPLE: Final = '[{"name":"scripted","type":"scripted","script":"/path/to/script.yaml"}]'
 
@@ -35,6 +40,8 @@ class Models:
         self._infos: dict[str, ModelInfo] = {}
         self._failures: dict[str, str] = {}
         self._trusted: dict[str, OpenAiUpstream] = {}
+        self._asking = trio.Lock()
+        self._asked_at = -math.inf  # of trio's clock
 
     @classmethod
     def build(cls, upstreams: Sequence[UpstreamConfig], environ: Mapping[str, str]) -> Models:
@@ -53,15 +60,31 @@ class Models:
         Without `ask_providers` nothing goes over the network, and a provider's models are taken by their names: a
         worker serves models that the controller has found, also while their provider is down.
         """
-        found: dict[str, list[ModelInfo]] = {}
-        failures: dict[str, str] = {}
         remote = {name: upstream for name, upstream in self._upstreams.items() if isinstance(upstream, OpenAiUpstream)}
         self._trusted = {} if ask_providers else remote
+        self._infos, self._failures = {}, {}
+        await self._ask([name for name in self._upstreams if name not in self._trusted], DISCOVERY_S)
+
+    async def rediscover(self) -> None:
+        """Ask those again that failed when they were last asked; within seconds, and not if that was just now.
+
+        Of several callers at once one asks, and the others wait for what it finds.
+        """
+        async with self._asking:
+            if self._failures and trio.current_time() >= self._asked_at + REDISCOVERY_PAUSE_S:
+                await self._ask(tuple(self._failures), REDISCOVERY_S)
+                log.info("providers were asked again", models=len(self._infos), failed=sorted(self._failures))
+
+    async def _ask(self, names: Sequence[str], within_s: float) -> None:
+        found: dict[str, Sequence[ModelInfo]] = {}
+        failures: dict[str, str] = {}
         async with trio.open_nursery() as nursery:
-            for upstream in self._upstreams.values():
-                if upstream.name not in self._trusted:
-                    nursery.start_soon(_discover_one, upstream, found, failures)
-        self._infos = {info.name: info for name in self._upstreams for info in found.get(name, ())}
+            for name in names:
+                nursery.start_soon(_discover_one, self._upstreams[name], within_s, found, failures)
+        self._asked_at = trio.current_time()
+        kept = [info for info in self._infos.values() if info.connection_name not in found]
+        infos = [*kept, *itertools.chain.from_iterable(found.values())]
+        self._infos = {info.name: info for name in self._upstreams for info in infos if info.connection_name == name}
         self._failures = {name: failures[name] for name in self._upstreams if name in failures}
 
     @property
@@ -73,6 +96,12 @@ class Models:
     def failures(self) -> Mapping[str, str]:
         """Upstreams that offered no models when they were asked, and why."""
         return self._failures
+
+    def is_missing(self, name: str | None) -> bool:
+        """Whether the model called `name`, or without a name any at all, is unknown only since an upstream failed."""
+        if name is None:
+            return not self._infos and bool(self._failures)
+        return name not in self._infos and name.partition("/")[0] in self._failures
 
     def resolve(self, qualified: str) -> tuple[Upstream, ModelInfo]:
         """The upstream and the model called `<upstream>/<model id>`.
@@ -94,6 +123,11 @@ class Models:
             raise ValidationFailed(f"model {qualified!r} does not exist; known models: {known}")
         return self._upstreams[info.connection_name], info
 
+    def nothing(self) -> str:
+        """That there is no model, with the reason of each upstream."""
+        reasons = "; ".join(f"{upstream!r}: {reason}" for upstream, reason in self._failures.items())
+        return f"no upstream offers a model{f' ({reasons})' if reasons else ''}"
+
     def default(self, name: str | None) -> tuple[Upstream, ModelInfo]:
         """The model called `name`, or without a name the first model of the first upstream that offers one.
 
@@ -101,9 +135,7 @@ class Models:
         """
         if name is None:
             if not self._infos:
-                reasons = "; ".join(f"{upstream!r}: {reason}" for upstream, reason in self._failures.items())
-                problem = f"no upstream offers a model{f' ({reasons})' if reasons else ''}"
-                raise ConfigurationInvalid("PEEN_UPSTREAMS", problem, example=_EXAMPLE)
+                raise ConfigurationInvalid("PEEN_UPSTREAMS", self.nothing(), example=_EXAMPLE)
             return self.resolve(next(iter(self._infos)))
         try:
             return self.resolve(name)
@@ -113,10 +145,12 @@ class Models:
             ) from exc
 
 
-async def _discover_one(upstream: Upstream, found: dict[str, list[ModelInfo]], failures: dict[str, str]) -> None:
-    reason = f"no answer within {DISCOVERY_S:g} s"
+async def _discover_one(
+    upstream: Upstream, within_s: float, found: dict[str, Sequence[ModelInfo]], failures: dict[str, str]
+) -> None:
+    reason = f"no answer within {within_s:g} s"
     try:
-        with trio.move_on_after(DISCOVERY_S) as limit:
+        with trio.move_on_after(within_s) as limit:
             found[upstream.name] = await upstream.discover()
     except ModelError as exc:
         reason = str(exc)

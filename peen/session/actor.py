@@ -341,7 +341,7 @@ class SessionActor:
         acceptance = Acceptance(message, digest, request_id.bytes, turn_id.bytes, entropy.now_ms())
         try:
             if message.model is not None:
-                self._house.check_model(message.model)
+                _check_model(self._house, message.model)
             # Set before the write, so that a Stop which comes meanwhile finds the turn.
             self._running = turn
             await self._house.database.write(partial(accept, session_no=self._no, acceptance=acceptance))
@@ -443,6 +443,13 @@ UNSTORED: Final = Ending(
     error="the disk is full or failing; the log of the controller names it",
     classification="storage",
 )
+
+
+def _check_model(house: Household, name: str) -> None:
+    try:
+        house.check_model(name)
+    except ValidationFailed as wrong:
+        raise ValidationFailed(f"data.model: {wrong.message}") from None
 
 
 def _failure(error: str) -> Ending:

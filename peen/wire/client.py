@@ -132,7 +132,7 @@ def decode_client_frame(data: bytes | str, limits: ClientLimits) -> MessageSend:
     try:
         frame = _decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise _refusal(data, problem_text(error, whole="frame")) from error
+        raise _refusal(data, problem_text(error, whole="frame", kind=_Frame)) from error
     problem = _envelope_problem(frame) or _data_problem(frame.data, limits)
     if problem is not None:
         raise _refusal(data, problem)

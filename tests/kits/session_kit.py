@@ -273,7 +273,7 @@ class House:
 
 def _check_model(name: str) -> None:
     if name != MODEL:
-        raise ValidationFailed(f"data.model: model {name!r} does not exist")
+        raise ValidationFailed(f"model {name!r} does not exist")
 
 
 @asynccontextmanager

@@ -291,7 +291,7 @@ def _open_session(tx: Tx, number: int) -> sessions.SessionRow:
 
 def _check_model(name: str) -> None:
     if name != MODEL:
-        raise ValidationFailed(f"data.model: model {name!r} does not exist")
+        raise ValidationFailed(f"model {name!r} does not exist")
 
 
 async def _ignore_loss(_session_id: str, _generation_id: str, _reason: str) -> None:

@@ -211,3 +211,67 @@ async def test_without_any_model_there_is_no_default_and_nothing_resolves() -> N
         models.default(None)
     with pytest.raises(ValidationFailed, match="known models: none, since no upstream answered"):
         models.resolve("a/b")
+
+
+async def test_an_upstream_that_failed_is_asked_again_alone_and_its_models_come_in_their_place() -> None:
+    down, up = FakeUpstream("down", "a", fails=True), FakeUpstream("up", "b")
+    models = Models([down, up])
+    await models.discover()
+    assert (models.is_missing("down/a"), models.is_missing("up/x"), models.is_missing(None)) == (True, False, False)
+    down.recover()
+    await trio.sleep(REDISCOVERY_PAUSE_S)
+
+    await models.rediscover()
+
+    assert [model.name for model in models.list] == ["down/a", "up/b"]
+    assert models.resolve("down/a")[0].name == "down"
+    assert not models.failures
+    assert (down.asked, up.asked) == (2, 1)
+    await trio.sleep(REDISCOVERY_PAUSE_S)
+    await models.rediscover()
+    assert (down.asked, up.asked) == (2, 1)  # nobody is missing
+
+
+async def test_callers_at_once_share_one_look_and_the_next_is_seconds_later() -> None:
+    down = FakeUpstream("down", "a", fails=True, delay_s=1.0)
+    models = Models([down])
+    await models.discover()
+    await trio.sleep(REDISCOVERY_PAUSE_S - 0.5)
+    await models.rediscover()
+    assert down.asked == 1
+    await trio.sleep(0.5)
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(models.rediscover)
+
+    assert (down.asked, trio.current_time() - began) == (2, 1.0)
+    assert models.is_missing(None)
+
+
+async def test_a_look_for_a_message_is_over_within_seconds() -> None:
+    slow = FakeUpstream("slow", "a", delay_s=DISCOVERY_S + 1)
+    models = Models([slow])
+    await models.discover()
+    await trio.sleep(REDISCOVERY_PAUSE_S)
+
+    began = trio.current_time()
+    await models.rediscover()
+
+    assert trio.current_time() - began == REDISCOVERY_S
+    assert models.failures == {"slow": "no answer within 3 s"}
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_next_one_to_ask() -> None:
+    down = FakeUpstream("down", "a", fails=True, delay_s=1.0)
+    models = Models([down])
+    await models.discover()
+    down.recover()
+    await trio.sleep(REDISCOVERY_PAUSE_S)
+
+    with trio.move_on_after(0.5):
+        await models.rediscover()
+    await models.rediscover()
+
+    assert [model.name for model in models.list] == ["down/a"]

@@ -66,7 +66,14 @@ def test_timestamp_and_triggered_by_may_be_left_out_and_bytes_are_read_like_text
         (frame({"message": 7}), "data.message: expected `str`, got `int`"),
         (frame({"message": "x", "colour": "red"}), "data.colour: is not a known field"),
         (frame({"message": "x", "model": ""}), "data.model: must not be empty; leave it out for the default model"),
-        (frame({"message": "x", "reasoningEffort": "huge"}), "data.reasoningEffort: invalid enum value 'huge'"),
+        (
+            frame({"message": "x", "reasoningEffort": "huge"}),
+            "data.reasoningEffort: must be one of high, low, max, medium, minimal, xhigh",
+        ),
+        (
+            frame({"message": "x", "systemPrompt": {"mode": "prepend", "content": "y"}}),
+            "data.systemPrompt.mode: must be one of append, replace",
+        ),
         (frame({"message": "x", "systemPrompt": {"mode": "append"}}), "data.systemPrompt.content: is required"),
         (frame({"message": "x", "systemPrompt": {"content": "y"}}), "data.systemPrompt.mode: is required"),
         (

@@ -54,5 +54,7 @@ async def _remove(api: Api, found: pruning.OldSession, before_ms: int) -> bool:
 
 def _age_ms(text: str) -> int:
     if not _AGE.fullmatch(text):
-        raise ValidationFailed('olderThan: must be hours, minutes, seconds, and more than none, like "720h" or "1h30m"')
+        raise ValidationFailed(
+            'olderThan: must be hours, minutes, seconds, up to six digits each and not all zero, like "720h"'
+        )
     return parse_duration_ms(text)

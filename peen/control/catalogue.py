@@ -1,0 +1,113 @@
+"""The models that sessions may use; those of a provider that was down are looked for again when a message comes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from peen.errors import ValidationFailed
+from peen.model.registry import REDISCOVERY_PAUSE_S, Models
+from peen.model.stream import ModelInfo
+from peen.session.acceptance import known_frame
+from peen.session.actor import Household, Link
+from peen.session.registry import Sessions
+from peen.session.state import Origin
+from peen.store import sessions
+from peen.wire.client import MessageSend
+from peen.wire.worker import RunTurn, WorkerStruct
+
+log = structlog.get_logger(__name__)
+
+
+class Catalogue:
+    """Models that have been discovered, and which of them is the default. `listed` is always what is known now."""
+
+    def __init__(self, models: Models, configured: str | None) -> None:
+        """Raises: ConfigurationInvalid if there is no default model, and no provider that is down is to blame."""
+        self._models = models
+        self.listed: list[ModelInfo] = [*models.list]
+        if models.is_missing(configured):
+            self._default = configured or ""
+            log.warning(
+                "the default model is not known yet: messages are refused until its provider answers",
+                default_model=configured,
+                failures=dict(models.failures),
+            )
+        else:
+            self._default = models.default(configured)[1].name
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the default was known from the start."""
+        return bool(self._default)
+
+    @property
+    def default(self) -> str:
+        """Name of the default model; empty while there is none."""
+        return self._default or next((info.name for info in self.listed), "")
+
+    def is_missing(self, name: str | None) -> bool:
+        """Whether a provider must be asked again for the model called `name`, or without a name for the default."""
+        return self._models.is_missing(name or self._default or None)
+
+    def check(self, name: str) -> None:
+        """Raises: ValidationFailed for a model that no upstream offers."""
+        self._models.resolve(name)
+
+    async def find(self, name: str | None) -> str:
+        """Name of the model that a message means; where a provider was down that is asked again, within seconds.
+
+        Raises: ValidationFailed naming the provider and what is wrong with it.
+        """
+        wanted = name or self._default or None
+        if self._models.is_missing(wanted):
+            await self._models.rediscover()
+            self.listed[:] = self._models.list
+        if wanted is None and not self.listed:
+            raise ValidationFailed(
+                f"no model is available: {self._models.nothing()}; "
+                f"send the message again in {REDISCOVERY_PAUSE_S:g} s, when the providers are asked again"
+            )
+        found = wanted or self.default
+        self.check(found)
+        return found
+
+
+class ModelledSessions(Sessions):
+    """Sessions that get no new message whose model is not to be had."""
+
+    def __init__(self, household: Household, catalogue: Catalogue) -> None:
+        super().__init__(household)
+        self._catalogue = catalogue
+
+    async def submit(self, message: MessageSend, origin: Origin) -> None:
+        """As for any sessions; a provider that was down may be asked first.
+
+        Raises: ValidationFailed if the model cannot be used, and what any sessions raise; nothing is stored.
+        """
+        if self._catalogue.is_missing(message.model) and self._is_new(message):
+            await self._catalogue.find(message.model)
+        if self._house.default_model != self._catalogue.default:
+            self._house = replace(self._house, default_model=self._catalogue.default)
+        await super().submit(message, origin)
+
+    def _is_new(self, message: MessageSend) -> bool:
+        reader = self._house.database.reader
+        session = sessions.by_id(reader, UUID(message.session_id).bytes)
+        return session is not None and known_frame(reader, session.no, message.id) is None
+
+
+class NamingLink:
+    """A worker that is told the default model with every turn, since none was known when its settings were made."""
+
+    def __init__(self, link: Link, catalogue: Catalogue) -> None:
+        self._link, self._catalogue = link, catalogue
+
+    async def command(self, request: WorkerStruct) -> WorkerStruct:
+        """Raises: ValidationFailed if there is no model, and whatever the worker's link raises."""
+        if isinstance(request, RunTurn) and request.model is None:
+            request = msgspec.structs.replace(request, model=await self._catalogue.find(None))
+        return await self._link.command(request)
