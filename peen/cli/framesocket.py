@@ -82,6 +82,8 @@ class FrameSocket:
             if self._lost is not None or left_s <= 0:
                 raise ConnectionLost(self._lost or "the controller did not open the socket in time")
             self._read(left_s)
+        if self._lost is not None:  # a controller that ends takes whoever comes, and says goodbye in the same breath
+            raise ConnectionLost(self._lost)
 
     def _read(self, within_s: float) -> None:
         """Take what arrives within `within_s`; nothing may."""

@@ -25,8 +25,8 @@ ASK_S: Final = 30.0
 def models(as_json: bool) -> int:
     """List the models that a message may name, a line each, the default one marked.
 
-    A running controller tells what it found at its start; without one, the upstreams are asked now. Exit code 1 if a
-    controller could not start, since no upstream offers a model or none offers the default one.
+    A running controller tells what it found at its start; without one, the upstreams are asked now. Exit code 1 if no
+    upstream offers a model, or none offers the default one.
     """
     settings, entropy = load(), SystemEntropy()
     holder = read_lock(settings.state_dir)

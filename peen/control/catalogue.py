@@ -7,8 +7,9 @@ from uuid import UUID
 
 import msgspec
 import structlog
+import trio
 
-from peen.errors import ValidationFailed
+from peen.errors import TurnCancelled, ValidationFailed
 from peen.model.registry import REDISCOVERY_PAUSE_S, Models
 from peen.model.stream import ModelInfo
 from peen.session.acceptance import known_frame
@@ -82,17 +83,36 @@ class ModelledSessions(Sessions):
     def __init__(self, household: Household, catalogue: Catalogue) -> None:
         super().__init__(household)
         self._catalogue = catalogue
+        self._looking: dict[trio.CancelScope, UUID] = {}
 
     async def submit(self, message: MessageSend, origin: Origin) -> None:
         """As for any sessions; a provider that was down may be asked first.
 
-        Raises: ValidationFailed if the model cannot be used, and what any sessions raise; nothing is stored.
+        Raises: ValidationFailed if the model cannot be used, TurnCancelled if a Stop comes while it is looked for, and
+        what any sessions raise; nothing is stored.
         """
         if self._catalogue.is_missing(message.model) and self._is_new(message):
-            await self._catalogue.find(message.model)
+            await self._find(message)
         if self._house.default_model != self._catalogue.default:
             self._house = replace(self._house, default_model=self._catalogue.default)
         await super().submit(message, origin)
+
+    async def stop(self, session_id: str) -> bool:
+        """As for any sessions; a message that still waits for its model is refused."""
+        waiting = [scope for scope, session in self._looking.items() if session == UUID(session_id)]
+        for scope in waiting:
+            scope.cancel()
+        return await super().stop(session_id) or bool(waiting)
+
+    async def _find(self, message: MessageSend) -> None:
+        with trio.CancelScope() as scope:
+            self._looking[scope] = UUID(message.session_id)
+            try:
+                await self._catalogue.find(message.model)
+            finally:
+                del self._looking[scope]
+        if scope.cancel_called:
+            raise TurnCancelled("a Stop came while the providers were asked for this model; nothing was stored")
 
     def _is_new(self, message: MessageSend) -> bool:
         reader = self._house.database.reader

@@ -181,7 +181,7 @@ async def _assemble(
         database=database,
         policy=policy,
         models=catalogue.listed,
-        default_model=catalogue.default,
+        configured_default=catalogue.default,
         root_agent=settings.agent,
         agent_space=space.name,
         max_context_tokens=settings.max_context_tokens,

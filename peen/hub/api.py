@@ -31,7 +31,8 @@ class Api:
     database: Database
     policy: WorkspacePolicy
     models: Sequence[ModelInfo]
-    default_model: str
+    configured_default: str
+    """Name of the default model as it was known at the start; empty if no provider had answered."""
     root_agent: str
     agent_space: str
     max_context_tokens: int | None
@@ -46,6 +47,11 @@ class Api:
     """Stops a session by its id; True if a turn was running."""
     release: Callable[[SessionRow], Awaitable[None]]
     """Ends everything that lives for a session that was marked for deletion: its actor, then its worker."""
+
+    @property
+    def default_model(self) -> str:
+        """Name of the default model; empty while no provider has answered since the start and none is configured."""
+        return self.configured_default or next((model.name for model in self.models), "")
 
     def session(self, session_id: str) -> SessionRow:
         """The session's row. Raises: SessionNotFound."""

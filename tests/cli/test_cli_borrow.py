@@ -31,6 +31,8 @@ from cli_canned import (
     whole_turn,
 )
 from msgspec.structs import replace as replace_lock
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection
 
 from peen.cli.borrow import BorrowedTurn
 from peen.cli.ends import CommandEnds, NotSent
@@ -480,6 +482,17 @@ def soon(handler: Handler, act: Callable[[], object]) -> Handler:
 def test_a_controller_that_goes_before_the_message_is_sent_leaves_it_to_the_next(world: World) -> None:
     with pytest.raises(NotSent):
         world.run(opened(), lambda connection: connection.close())
+
+
+def test_a_controller_that_says_goodbye_as_it_opens_the_socket_leaves_the_message_to_the_next(world: World) -> None:
+    def goodbye(connection: socket.socket) -> None:
+        protocol = WSConnection(ConnectionType.SERVER)
+        protocol.receive_data(connection.recv(65536))
+        (_,) = protocol.events()
+        connection.sendall(protocol.send(AcceptConnection()) + protocol.send(CloseConnection(code=1001)))
+
+    with pytest.raises(NotSent):
+        world.run(opened(), goodbye)
 
 
 def test_a_controller_that_comes_back_without_the_session_is_not_waited_for(world: World) -> None:

@@ -55,7 +55,7 @@ class Office:
             database=self.database,
             policy=WorkspacePolicy(self.directory, self.directory / "state", self.directory / "config"),
             models=[ModelInfo(name=MODEL, connection_name="scripted", model_id="script")],
-            default_model=MODEL,
+            configured_default=MODEL,
             root_agent="peen",
             agent_space="control",
             max_context_tokens=None,

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
-from peen.model.registry import DISCOVERY_S, Models
+from peen.model.registry import DISCOVERY_S, REDISCOVERY_PAUSE_S, REDISCOVERY_S, Models
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.wire.worker import UpstreamConfig
 
@@ -21,8 +21,13 @@ SCRIPT = "models: {a/b: {contextWindow: 100, turns: [{rounds: [{text: hi}]}]}, c
 class FakeUpstream:
     def __init__(self, name: str, *models: str, delay_s: float = 0.0, fails: bool = False) -> None:
         self.name, self._models, self._delay_s, self._fails = name, models, delay_s, fails
+        self.asked = 0
+
+    def recover(self) -> None:
+        self._fails = False
 
     async def discover(self) -> list[ModelInfo]:
+        self.asked += 1
         await trio.sleep(self._delay_s)
         if self._fails:
             raise ModelError("no such host", kind="transport", retryable=True)
@@ -213,7 +218,9 @@ async def test_without_any_model_there_is_no_default_and_nothing_resolves() -> N
         models.resolve("a/b")
 
 
-async def test_an_upstream_that_failed_is_asked_again_alone_and_its_models_come_in_their_place() -> None:
+async def test_an_upstream_that_failed_is_asked_again_alone_and_its_models_come_in_their_place(
+    autojump_clock: MockClock,
+) -> None:
     down, up = FakeUpstream("down", "a", fails=True), FakeUpstream("up", "b")
     models = Models([down, up])
     await models.discover()
@@ -232,7 +239,7 @@ async def test_an_upstream_that_failed_is_asked_again_alone_and_its_models_come_
     assert (down.asked, up.asked) == (2, 1)  # nobody is missing
 
 
-async def test_callers_at_once_share_one_look_and_the_next_is_seconds_later() -> None:
+async def test_callers_at_once_share_one_look_and_the_next_is_seconds_later(autojump_clock: MockClock) -> None:
     down = FakeUpstream("down", "a", fails=True, delay_s=1.0)
     models = Models([down])
     await models.discover()
@@ -250,7 +257,7 @@ async def test_callers_at_once_share_one_look_and_the_next_is_seconds_later() ->
     assert models.is_missing(None)
 
 
-async def test_a_look_for_a_message_is_over_within_seconds() -> None:
+async def test_a_look_for_a_message_is_over_within_seconds(autojump_clock: MockClock) -> None:
     slow = FakeUpstream("slow", "a", delay_s=DISCOVERY_S + 1)
     models = Models([slow])
     await models.discover()
@@ -263,7 +270,7 @@ async def test_a_look_for_a_message_is_over_within_seconds() -> None:
     assert models.failures == {"slow": "no answer within 3 s"}
 
 
-async def test_a_caller_that_is_cancelled_leaves_the_next_one_to_ask() -> None:
+async def test_a_caller_that_is_cancelled_leaves_the_next_one_to_ask(autojump_clock: MockClock) -> None:
     down = FakeUpstream("down", "a", fails=True, delay_s=1.0)
     models = Models([down])
     await models.discover()

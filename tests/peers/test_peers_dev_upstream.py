@@ -13,7 +13,7 @@ import pytest
 from crash_kit import Client, Frame, command, script, short_directory, wait_for
 
 from peen.model.retry import MAX_ATTEMPTS
-from peen.testing.daemon import Daemon, DaemonFailed
+from peen.testing.daemon import Daemon
 from peen.testing.upstream.process import UpstreamProcess
 
 IDLE_S: Final = 1.0
@@ -220,19 +220,6 @@ def test_a_provider_that_stays_down_fails_the_turn_and_says_how_often_it_was_tri
     assert end_of(frames)["data"]["error"] == (
         f"cannot connect to {address}: Connection refused (gave up after {MAX_ATTEMPTS} attempts)"
     )
-
-
-def test_a_controller_whose_only_provider_is_down_does_not_start_and_says_why(scripted: Path) -> None:
-    provider = UpstreamProcess(scripted).start()
-    provider.kill()
-
-    with short_directory() as home, pytest.raises(DaemonFailed) as failed:
-        Daemon(home, upstreams(provider.base_url)).start()
-
-    text = str(failed.value)
-    assert "PEEN_UPSTREAMS: no upstream offers a model ('dev': cannot connect to" in text
-    assert "Connection refused" in text
-    assert "Traceback" not in text
 
 
 def test_beside_a_provider_that_is_down_others_work_and_its_models_are_refused_with_the_reason(scripted: Path) -> None:

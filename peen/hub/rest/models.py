@@ -16,10 +16,8 @@ def add_models(router: Router) -> None:
 
 
 def list_models(api: Api, request: ApiRequest) -> ApiResponse:
-    """`default` is empty while no provider has answered since the start and PEEN_DEFAULT_MODEL names none."""
     check_query(request)
-    default = api.default_model or next((model.name for model in api.models), "")
-    return json_response(model_list(api.models, default, api.max_context_tokens))
+    return json_response(model_list(api.models, api.default_model, api.max_context_tokens))
 
 
 def model_list(found: Iterable[ModelInfo], default: str, max_context_tokens: int | None) -> ModelList:
