@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-
 # A shell that starts the tests in the background lets them ignore SIGINT, and so would everything that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
