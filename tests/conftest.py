@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-# A shell that starts the tests in the background lets them ignore SIGINT, and so would everything that they start.
+# A shell that starts the tests in the background lets them ignore SIGINT, nohup lets them ignore SIGHUP, and so would
+# everything that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -52,8 +52,14 @@ _TAIL: Final = """\
 Without `PEEN_UPSTREAMS`, `OPENAI_API_KEY` gives the upstream `openai`, at `OPENAI_BASE_URL` if that is set too.
 `ANTHROPIC_API_KEY` changes nothing in this release. `peen run` and `peen exec` say which upstream was chosen and why.
 
-A controller lists the models of every upstream once, when it starts; an upstream that does not answer then offers none
-until the next start. Windows are taken from the list where it publishes them (`context_window`, `context_length` or
+A controller lists the models of every upstream when it starts. An upstream that does not answer offers none for now; it
+is logged as `provider_discovery_failed` with the reason, and the controller starts also if no other upstream has a
+model: sessions, feeds, transcripts and Stop work. A message whose model is missing for that reason has those upstreams
+asked again, for at most 3 s and not within 5 s of the last time. If they answer, the message is carried out; otherwise
+it is refused with `VALIDATION_FAILED` and the reason, and nothing is stored. A start is refused if a setting is wrong:
+if all upstreams answered and none has a model, or if the upstream of `PEEN_DEFAULT_MODEL` answered without that model.
+
+Windows are taken from the list where it publishes them (`context_window`, `context_length` or
 `max_model_len`). While turns run, a provider that fails, refuses for the moment or falls silent is asked again, up to
 eleven times in all; each wait is a `provider.retry` frame.
 
