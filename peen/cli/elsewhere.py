@@ -47,6 +47,7 @@ class Elsewhere:
         """Until the lock is free or says something else. Raises: CommandEnds for SIGINT and the end of --timeout."""
         deadline_s = self._order.deadline_s
         try:
+            # No deadline but --timeout: the other command's turn may take hours, and Ctrl-C ends the wait.
             while read_lock(self._settings.state_dir) == holder:
                 if deadline_s is not None and self._entropy.monotonic_s() >= deadline_s:
                     raise CommandEnds("the time of --timeout is over; nothing was sent", UNFINISHED)

@@ -19,7 +19,6 @@ from peen.store.sessions import SessionRow
 
 T = TypeVar("T")
 
-DEFAULT_WINDOW_TOKENS: Final = 131_072
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Every list page ends before it passes this, so that one page of large rows cannot fill memory."""
 

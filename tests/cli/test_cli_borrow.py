@@ -431,8 +431,8 @@ def test_a_controller_that_another_command_hosts_for_other_directories_is_waited
 
     with canned(
         world.settings.control_socket,
-        soon(refusal(), next_holder),
-        soon(refusal(), last_holder),
+        soon(world, refusal(), next_holder),
+        soon(world, refusal(), last_holder),
         opened(),
         serve(*whole_turn("hello", "hi"), ack({"queued": False}, FRAME)),
     ):
@@ -446,7 +446,7 @@ def test_a_daemon_that_was_about_to_listen_is_not_waited_for(world: World) -> No
         world.lock.update(address="http://127.0.0.1:1")
 
     with (
-        canned(world.settings.control_socket, soon(refusal(), listen), refusal()),
+        canned(world.settings.control_socket, soon(world, refusal(), listen), refusal()),
         pytest.raises(CommandEnds, match="PEEN_WORKSPACE_ROOT of the running controller") as refused,
     ):
         carry_out(world.order(), world.settings, world.screen(), world.entropy)
@@ -462,18 +462,21 @@ def test_the_time_limit_holds_while_another_command_is_waited_for(world: World) 
 
 def test_sigint_ends_the_wait_for_another_command(world: World) -> None:
     with (
-        canned(world.settings.control_socket, soon(refusal(), press)),
+        canned(world.settings.control_socket, soon(world, refusal(), press)),
         pytest.raises(CommandEnds, match="interrupted; nothing was sent") as end,
     ):
         carry_out(world.order(), world.settings, world.screen(), world.entropy)
     assert end.value.code == 130
 
 
-def soon(handler: Handler, act: Callable[[], object]) -> Handler:
-    """Answer one call, and `act` once the client has begun to wait."""
+def soon(world: World, handler: Handler, act: Callable[[], object]) -> Handler:
+    """Answer one call, and `act` once the client has said that it waits."""
 
     def later() -> None:
-        time.sleep(0.2)
+        give_up = time.monotonic() + 20
+        while WAITS not in world.err.getvalue():
+            assert time.monotonic() < give_up, "the client never said that it waits"
+            time.sleep(0.01)
         act()
 
     return then(handler, later)

@@ -92,13 +92,15 @@ def test_a_stop_reaches_a_message_that_waits_for_a_silent_provider() -> None:
         outage() as (daemon, _path, port, session, feed),
         daemon,
         Client(daemon) as client,
-        socket.create_server(("127.0.0.1", port)),
+        socket.create_server(("127.0.0.1", port)) as silent,
     ):
         time.sleep(REDISCOVERY_PAUSE_S)
+        silent.settimeout(PATIENCE_S)
         frame = client.send(session, "go")
-        time.sleep(0.5)
-        stopped = client.http.post("/session/cancel", headers={"X-Session-ID": session}, json={})
-        (refused,) = client.answered(frame)
+        asked, _ = silent.accept()  # it is being looked for now
+        with asked:
+            stopped = client.http.post("/session/cancel", headers={"X-Session-ID": session}, json={})
+            (refused,) = client.answered(frame)
         (again,) = client.ask(session, "go")
 
         assert stopped.json() == {"cancelRequested": True}

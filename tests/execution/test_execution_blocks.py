@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from peen.execution.blocks import ENOUGH_BYTES, INTERVAL_S, Blocks, Streaming, event
+from peen.execution.blocks import ENOUGH_BYTES, INTERVAL_S, MOST_BYTES, Blocks, Streaming, event
 from peen.model.fold import Answer, Fold, normal_arguments
 from peen.model.stream import CallDelta, CallStarted, CallStopped, Finished, StreamEvent, TextDelta, ThinkingDelta
 from peen.wire.worker import EventRecord
@@ -294,3 +294,33 @@ def test_between_two_showings_the_interval_passed_or_a_block_began_or_enough_had
             assert at - before >= INTERVAL_S - 1e-6 or began or gathered >= ENOUGH_BYTES
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_a_model_that_is_faster_than_the_store_is_read_no_further_until_a_piece_is_stored() -> None:
+    stored = trio.Event()
+    read_on: list[int] = []
+    blocks = Blocks()
+
+    async def emit(_pieces: list[EventRecord]) -> None:
+        await stored.wait()
+
+    async def read() -> None:
+        await streaming.room()
+        read_on.append(blocks.waiting_bytes)
+
+    streaming = Streaming(blocks, emit)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(streaming.run)
+        blocks.feed(TextDelta("first"))
+        streaming.poke()
+        await wait_all_tasks_blocked()  # the store has it, and does not answer
+        blocks.feed(TextDelta("x" * (MOST_BYTES + 1)))
+        streaming.poke()
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        before = [*read_on]
+        stored.set()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+    assert (before, read_on) == ([], [0])

@@ -28,7 +28,7 @@ class Provider:
         ]
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[StreamEvent]]:
-        raise NotImplementedError
+        raise AssertionError("nothing here asks a model")
 
 
 class NotingLink:

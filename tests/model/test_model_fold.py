@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peen.errors import ModelError
-from peen.model.fold import Answer, Fold, normal_arguments
+from peen.model.fold import MAX_ANSWER_CHARACTERS, Answer, Fold, normal_arguments
 from peen.model.stream import (
     CallDelta,
     CallStarted,
@@ -185,3 +186,20 @@ def test_events_in_an_impossible_order_are_refused(events: list[StreamEvent]) ->
         fold(*events)
 
     assert (caught.value.kind, caught.value.retryable) == ("bad_stream", True)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [[TextDelta, TextDelta], [TextDelta, ThinkingDelta], [TextDelta, lambda text: CallDelta(0, text)]],
+    ids=["text", "thinking", "a call"],
+)
+def test_an_answer_that_never_ends_is_not_kept_in_memory(events: list[Callable[[str], StreamEvent]]) -> None:
+    half = "x" * (MAX_ANSWER_CHARACTERS // 2)
+    collected = Fold("call_0_0")
+    collected.add(CallStarted(0, "c", "readFile"))
+    for make in events:
+        collected.add(make(half))
+
+    with pytest.raises(ModelError, match="more than") as refused:
+        collected.add(TextDelta("x"))
+    assert (refused.value.kind, refused.value.retryable) == ("answer_too_large", False)

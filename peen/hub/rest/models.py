@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from peen.hub.api import DEFAULT_WINDOW_TOKENS, Api
+from peen.context.budget import enforced_window
+from peen.hub.api import Api
 from peen.hub.request import ApiRequest, ApiResponse, check_query, json_response
 from peen.hub.router import Router
 from peen.model.stream import ModelInfo
@@ -27,14 +28,9 @@ def model_list(found: Iterable[ModelInfo], default: str, max_context_tokens: int
             name=model.name,
             connection_name=model.connection_name,
             model_id=model.model_id,
-            context_window_tokens=_window(model.context_window_tokens, max_context_tokens),
+            context_window_tokens=enforced_window(model.context_window_tokens, max_context_tokens),
             image_input=model.image_input,
         )
         for model in found
     ]
     return ModelList(models=models, default=default)
-
-
-def _window(published: int | None, configured: int | None) -> int:
-    known = [size for size in (published, configured) if size is not None]
-    return min(known, default=DEFAULT_WINDOW_TOKENS)
