@@ -35,6 +35,7 @@ from peen.space.nannystart import NannyProcess
 from peen.space.proc import sweep
 from peen.space.supervise import Placement, Supervisor
 from peen.store import deletion, sessions
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database
 from peen.store.opening import open_database
 from peen.store.reserve import RESERVE_BYTES
@@ -146,7 +147,8 @@ async def _assemble(
     fanout = Fanout()
     pump = FeedPump(database.reader, fanout)
     pump.attach(database)
-    records = GenerationRecords(database, entropy)
+    blobs = await Blobs.open(database)
+    records = GenerationRecords(database, blobs, entropy)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
         return records.calls(generation_id, registry.turn_ended, registry.resume_later).handle
@@ -179,6 +181,7 @@ async def _assemble(
         await nursery.start(start)
     api = Api(
         database=database,
+        blobs=blobs,
         policy=policy,
         models=catalogue.listed,
         configured_default=catalogue.default,

@@ -16,6 +16,7 @@ from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
+from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
 from peen.model.retry import final_error, plan_retry, retry_reason
@@ -44,10 +45,17 @@ class Asker:
     """Asks the model for one answer and shows it while it comes."""
 
     def __init__(
-        self, setup: ModelSetup, *, conversation: Conversation, blocks: Blocks, steps: Steps, entropy: Entropy
+        self,
+        setup: ModelSetup,
+        *,
+        conversation: Conversation,
+        blocks: Blocks,
+        steps: Steps,
+        sent: SentRequests,
+        entropy: Entropy,
     ) -> None:
         self._setup, self._conversation, self._blocks = setup, conversation, blocks
-        self._steps, self._entropy = steps, entropy
+        self._steps, self._sent, self._entropy = steps, sent, entropy
 
     async def answer(self, turn_round: int) -> Done[ModelOutput]:
         """The outcome of round `turn_round`: a whole answer or, after the last attempt, why there is none.
@@ -84,6 +92,10 @@ class Asker:
             nursery.cancel_scope.cancel()
         # What was not shown yet commits with the answer, behind every piece that was.
         done.events = [*self._blocks.take(), *done.events]
+        value, done.blobs = self._sent.save(request)
+        done.recall = self._sent.blobs
+        # All attempts sent the same.
+        done.calls[0] = msgspec.structs.replace(done.calls[0], request=Raw(value))
         return done
 
     async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:

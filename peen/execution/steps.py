@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from peen.errors import StaleClaim
+from peen.errors import StaleClaim, StorageFailed
 from peen.execution.journal import Journal
 from peen.wire.worker import (
     Claim,
@@ -21,6 +21,7 @@ from peen.wire.worker import (
     EventRecord,
     MessageRecord,
     ModelCallRecord,
+    NewBlob,
     Terminal,
 )
 
@@ -49,6 +50,10 @@ class Done(Generic[T]):
     events: list[EventRecord] = field(default_factory=list)
     calls: list[ModelCallRecord] = field(default_factory=list)
     failed: bool = False
+    blobs: list[NewBlob] = field(default_factory=list)
+    """Parts of the saved values in `calls` that the store has not got yet, as far as is known."""
+    recall: Callable[[Collection[bytes]], list[NewBlob]] | None = None
+    """Finds the blobs of those values that the store has not got after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,7 @@ class Steps:
                 None if otherwise is None else Continuation(claims=_claims(otherwise), passed=_passed(otherwise))
             ),
         )
-        committed: Committed = await self._journal.commit(request)
+        committed = await self._save(request, done)
         if committed.stopped:
             raise StaleClaim("a Stop came before this step ended; its result is saved, and nothing follows from it")
         # Calls that end together may hear of their commits in any order.
@@ -141,6 +146,18 @@ class Steps:
         begun = otherwise if committed.continued and otherwise is not None else following
         for step in begun.begin:
             self._claimed[step.id] = step
+
+    async def _save(self, request: CommitSteps, done: Done[T] | None) -> Committed:
+        """Commit; once more with the blobs that were thought to be stored and are not (of a commit that failed)."""
+        if done is not None and done.blobs:
+            request = msgspec.structs.replace(request, blobs=done.blobs)
+        committed = await self._journal.commit(request)
+        if committed.missing_blobs and done is not None and done.recall is not None:
+            again = [*request.blobs, *done.recall(committed.missing_blobs)]
+            committed = await self._journal.commit(msgspec.structs.replace(request, blobs=again))
+        if committed.missing_blobs:
+            raise StorageFailed("peen.db", f"{len(committed.missing_blobs)} parts of a saved value cannot be found")
+        return committed
 
     async def emit(self, events: list[EventRecord]) -> None:
         """Hand over streamed pieces of a running step."""

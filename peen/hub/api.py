@@ -13,6 +13,7 @@ from peen.model.stream import ModelInfo
 from peen.session.requests import ResumeRequest
 from peen.session.workspace import WorkspacePolicy
 from peen.store import sessions
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Reader
 from peen.store.reading import read_in_thread
 from peen.store.sessions import SessionRow
@@ -28,6 +29,7 @@ class Api:
     """Handed to every operation. Reads go to the store's reader, changes to its writer."""
 
     database: Database
+    blobs: Blobs
     policy: WorkspacePolicy
     models: Sequence[ModelInfo]
     configured_default: str

@@ -33,7 +33,7 @@ def read(db: Reader, writer: Writer, request: ReadExecution) -> ExecutionsRead:
         shown = inspection.listed(session.uuid, rows[: inspection.MAX_LISTED], request.max_bytes)
         return ExecutionsRead(paused=shown, has_more=len(shown) < len(rows))
     found = inspection.found(db, session.no, request.execution_id)
-    view, omitted = inspection.fitted(inspection.view(db, session, found), request.max_bytes)
+    view, omitted = inspection.fitted(inspection.view(db, writer.blobs, session, found), request.max_bytes)
     return ExecutionsRead(view=view, omitted_activities=omitted)
 
 

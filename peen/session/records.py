@@ -12,14 +12,15 @@ from peen.session.requests import ResumeRequest
 from peen.session.serve import WorkerCalls
 from peen.session.writes import TurnEnd, Writer
 from peen.store import generations, sessions
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database
 
 
 class GenerationRecords:
     """Implements the supervisor's `GenerationStore` on the session store."""
 
-    def __init__(self, database: Database, entropy: Entropy) -> None:
-        self._database, self._entropy = database, entropy
+    def __init__(self, database: Database, blobs: Blobs, entropy: Entropy) -> None:
+        self._database, self._blobs, self._entropy = database, blobs, entropy
 
     async def create(
         self,
@@ -84,7 +85,7 @@ class GenerationRecords:
         """The call handler of one generation; `on_end` hears of terminal commits, `on_continue` of work to go on."""
         generation = generations.by_id(self._database.reader, UUID(generation_id).bytes)
         assert generation is not None, "a worker is served after its generation was recorded"
-        writer = Writer(generation.session_no, generation.no)
+        writer = Writer(generation.session_no, generation.no, self._blobs)
         return WorkerCalls(
             self._database,
             writer,

@@ -16,9 +16,11 @@ from peen.errors import NotFound, PeenError, ValidationFailed
 from peen.session import agentwork, writes
 from peen.session.requests import ResumeRequest
 from peen.session.writes import TurnEnd, Writer
+from peen.store.blobs.errors import BlobMissing
 from peen.store.database import Change, Database
 from peen.wire.worker import (
     CommitSteps,
+    Committed,
     ContinuationAdmitted,
     ContinueExecution,
     EmitEvents,
@@ -27,6 +29,7 @@ from peen.wire.worker import (
     ReadExecution,
     ResolveExecutionActivity,
     RestoreExecution,
+    SaveBlobs,
     WireError,
     WorkerStruct,
     encode,
@@ -41,6 +44,7 @@ _DECODE_OPEN: Final = msgspec.json.Decoder(OpenTurn).decode
 _DECODE_HISTORY: Final = msgspec.json.Decoder(HistoryPage).decode
 _DECODE_COMMIT: Final = msgspec.json.Decoder(CommitSteps).decode
 _DECODE_RESTORE: Final = msgspec.json.Decoder(RestoreExecution).decode
+_DECODE_BLOBS: Final = msgspec.json.Decoder(SaveBlobs).decode
 _DECODE_EMIT: Final = msgspec.json.Decoder(EmitEvents).decode
 _DECODE_READ: Final = msgspec.json.Decoder(ReadExecution).decode
 _DECODE_RESOLVE: Final = msgspec.json.Decoder(ResolveExecutionActivity).decode
@@ -76,6 +80,9 @@ class WorkerCalls:
                     request = _DECODE_EMIT(payload)
                     change = partial(writes.emit, writer=self._writer, request=request, at_ms=self._entropy.now_ms())
                     self._submit(change, reply, answer=_same)
+                case "blobs.save":
+                    saving = partial(writes.save_blobs, writer=self._writer, request=_DECODE_BLOBS(payload))
+                    self._submit(saving, reply, answer=_same)
                 case "turn.open":
                     self._open(payload, reply)
                 case "execution.restore":
@@ -151,6 +158,8 @@ class WorkerCalls:
             match result:
                 case outcome.Value(value=value):
                     reply(encode(answer(value)))
+                case outcome.Error(error=BlobMissing(hashes=hashes)):
+                    reply(encode(Committed(message_sequence=0, missing_blobs=hashes)))
                 case outcome.Error(error=PeenError() as refused):
                     reply(_error(refused))
                 case outcome.Error(error=fault):

@@ -15,14 +15,17 @@ from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
 from peen.store import audit, executions, feed, generations, inbox, messages, sessions, snapshots, turns
+from peen.store.blobs.rows import Blobs
+from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
-from peen.store.executions import ExecutionRow
+from peen.store.executions import ExecutionRow, StepRow
 from peen.store.feed import NewEvent
 from peen.store.inbox import InboxRow
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
     NOTHING,
+    BlobsSaved,
     CommitSteps,
     Committed,
     EmitEvents,
@@ -35,12 +38,15 @@ from peen.wire.worker import (
     OpenTurn,
     RestoredExecution,
     RestoreExecution,
+    SaveBlobs,
     SavedStep,
     Terminal,
 )
 
 FIRST_PREPARATION: Final = "r0.prepare"
 """It begins with the turn itself: messages that wait are delivered at the end of a round."""
+
+TOOL_KINDS: Final = ("read", "effect")
 
 _encode: Final = msgspec.json.encode
 
@@ -51,6 +57,11 @@ class Writer:
 
     session_no: SessionNo
     generation_no: int
+    blobs: Blobs
+
+    def put(self, tx: Tx, value: Raw) -> bytes:
+        """What to store for this value: its long parts go into blobs of the session."""
+        return self.blobs.put(tx, self.session_no, bytes(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +151,7 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecut
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
     assert turn is not None
     assert prompt is not None, "every opened turn has a prompt"
+    seen, steps = _saved_steps(tx, writer, found.no)
     return RestoredExecution(
         turn=found.turn_no,
         model=turn.model,
@@ -150,11 +162,38 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecut
         history_sequence=messages.first_of_turn(tx, found.turn_no) - 1,
         message_sequence=sessions.message_sequence(tx, writer.session_no),
         next_block=feed.next_block(tx, found.turn_no),
-        steps=[
-            SavedStep(step=row.step, state=row.state, output=NOTHING if row.output is None else Raw(row.output))
-            for row in executions.steps(tx, found.no)
-        ],
+        seen=seen,
+        steps=steps,
     )
+
+
+def _saved_steps(tx: Tx, writer: Writer, execution_no: int) -> tuple[list[Raw], list[SavedStep]]:
+    """What a worker needs to go on: what earlier calls have seen, and the steps from the last answer on.
+
+    The results of earlier rounds stand in the transcript. All of them together may be more than a frame holds.
+    """
+    rows = executions.steps(tx, execution_no)
+    answered = [at for at, row in enumerate(rows) if row.kind == "model" and row.state == "completed"]
+    first = answered[-1] if answered else 0
+    seen = [
+        _decode_seen(bytes(_output(tx, writer, row))).seen
+        for row in rows[:first]
+        if row.kind in TOOL_KINDS and row.state == "completed"
+    ]
+    return [each for each in seen if each != NOTHING], [
+        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row)) for row in rows[first:]
+    ]
+
+
+def _output(tx: Tx, writer: Writer, row: StepRow) -> Raw:
+    return NOTHING if row.output is None else Raw(writer.blobs.take(tx, writer.session_no, row.output))
+
+
+class _Seen(msgspec.Struct):
+    seen: Raw = NOTHING
+
+
+_decode_seen: Final = msgspec.json.Decoder(_Seen).decode
 
 
 def history_page(db: Reader, writer: Writer, request: HistoryPage) -> HistoryRows:
@@ -187,7 +226,13 @@ def commit_steps(
         raise StaleClaim("a Stop came: only results of tools that had begun are still saved")
     fresh = [
         executions.complete(
-            tx, execution.no, completion, payload=payload, generation_no=writer.generation_no, at_ms=at_ms
+            tx,
+            execution.no,
+            completion,
+            output=writer.put(tx, completion.output),
+            payload=payload,
+            generation_no=writer.generation_no,
+            at_ms=at_ms,
         )
         for completion in request.completions
     ]
@@ -195,6 +240,12 @@ def commit_steps(
         return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=stopped), None
     messages.append(tx, writer.session_no, request.messages, turn_no=execution.turn_no, at_ms=at_ms)
     _append_events(tx, writer, execution, request.events, at_ms=at_ms)
+    writer.blobs.accept(
+        tx,
+        writer.session_no,
+        [bytes(call.request) for call in request.calls],
+        [Blob(blob.digest, blob.data) for blob in request.blobs],
+    )
     for call in request.calls:
         audit.add_call(
             tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call
@@ -202,6 +253,13 @@ def commit_steps(
     if stopped:
         return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=True), None
     return _follow(tx, writer, execution, request, next_turn_id=next_turn_id, at_ms=at_ms)
+
+
+def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:
+    """Take blobs ahead of the commit that names them. Raises: BlobRefused, StaleClaim."""
+    generations.check_live(tx, writer.generation_no)
+    writer.blobs.save(tx, writer.session_no, [Blob(blob.digest, blob.data) for blob in request.blobs])
+    return BlobsSaved()
 
 
 def is_tool_step(step: str) -> bool:
@@ -221,11 +279,13 @@ def _follow(
         assert request.continuation is not None
         claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
     for claim in claims:
-        executions.claim(tx, execution.no, claim, generation_no=writer.generation_no, at_ms=at_ms)
+        executions.claim(
+            tx, execution.no, claim, given=writer.put(tx, claim.given), generation_no=writer.generation_no, at_ms=at_ms
+        )
     for completion in passed:
         executions.complete(
-            tx, execution.no, completion, payload=bytes(completion.output), generation_no=writer.generation_no,
-            at_ms=at_ms,
+            tx, execution.no, completion, output=writer.put(tx, completion.output), payload=bytes(completion.output),
+            generation_no=writer.generation_no, at_ms=at_ms,
         )  # fmt: skip
     begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
     delivered = _deliver(tx, writer, turn, at_ms=at_ms) if begins_round else []
@@ -287,7 +347,8 @@ def _complete(tx: Tx, writer: Writer, execution: ExecutionRow, turn: TurnRow, te
         raise StaleClaim("a turn cannot complete while one of its steps is running")
     if not turns.end_turn(tx, turn.no, state="completed", classification="", at_ms=at_ms):
         raise StaleClaim("this turn has ended already")
-    executions.end(tx, execution.no, state="completed", output=_encode({"text": terminal.text}), at_ms=at_ms)
+    output = writer.put(tx, Raw(_encode({"text": terminal.text})))
+    executions.end(tx, execution.no, state="completed", output=output, at_ms=at_ms)
     audit.end_runs(
         tx, turn.no, state="completed", finish_reason=terminal.finish_reason or "", classification="", detail="",
         at_ms=at_ms,

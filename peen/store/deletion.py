@@ -99,7 +99,7 @@ PARTS: Final = (
     _of_session("message", "content", "thinking", "tool_calls"),
     _of_owner("activity", "execution", "given", "output"),
     _of_owner("control_event", "execution", "data"),
-    _of_owner("model_call", "model_run", "response"),
+    _of_owner("model_call", "model_run", "request", "response"),
     _numbered("model_run"),
     _numbered("inbox", "content"),
     _numbered("execution", "context", "output"),

@@ -32,7 +32,7 @@ class ExecutionRow(NamedTuple):
 
 
 class StepRow(NamedTuple):
-    """One step as it stands. `given` and `output` are the exact JSON bytes that were saved."""
+    """One step as it stands. `Blobs.take` makes the exact JSON bytes that were saved of `given` and `output`."""
 
     step: str
     kind: str
@@ -213,22 +213,23 @@ def pause(tx: Tx, no: int, *, reason: str, at_ms: int) -> None:
     release(tx, no, at_ms=at_ms)
 
 
-def claim(tx: Tx, execution_no: int, claim: Claim, *, generation_no: int, at_ms: int) -> None:
-    """Save the input of a step and mark it running, before any of its work is done.
+def claim(tx: Tx, execution_no: int, claim: Claim, *, given: bytes, generation_no: int, at_ms: int) -> None:
+    """Save the input of a step, as `Blobs.put` made it, and mark it running, before any of its work is done.
 
     A step that was interrupted, and may be done again, gets another attempt with the input that was saved first.
     Raises: StepConflict if the step runs, has ended, or had an effect that nobody has looked at.
     """
     key = keys.join(execution_no, keys.step_position(claim.step))
-    row = tx.row(_CLAIM, (key, claim.kind, claim.call_id, generation_no, bytes(claim.given), at_ms))
+    row = tx.row(_CLAIM, (key, claim.kind, claim.call_id, generation_no, given, at_ms))
     if row is None:
         raise StepConflict(f"step {claim.step} cannot begin: it has begun before and was not interrupted")
 
 
 def complete(
-    tx: Tx, execution_no: int, completion: Completion, *, payload: bytes, generation_no: int, at_ms: int
+    tx: Tx, execution_no: int, completion: Completion, *, output: bytes, payload: bytes, generation_no: int, at_ms: int
 ) -> bool:
-    """Save the outcome of a running step; False if exactly this was saved before (and nothing changes).
+    """Save the outcome of a running step, its `output` as `Blobs.put` made it; False if exactly this was saved before
+    (and nothing changes).
 
     `payload` is everything that commits with the completion: a repeat must be identical in all of it.
     Raises: StepConflict if the step was completed with another payload; StaleClaim if it is not running.
@@ -236,7 +237,7 @@ def complete(
     key = keys.join(execution_no, keys.step_position(completion.step))
     digest = hashlib.sha256(payload).digest()
     state = "failed" if completion.failed else "completed"
-    if tx.row(_COMPLETE, (state, bytes(completion.output), digest, at_ms, key, generation_no)) is not None:
+    if tx.row(_COMPLETE, (state, output, digest, at_ms, key, generation_no)) is not None:
         return True
     row = tx.row(_PAYLOAD, (key,))
     if row is None or row[0] not in ("completed", "failed"):

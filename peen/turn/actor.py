@@ -18,6 +18,7 @@ from peen.execution.ask import Asker, ModelSetup
 from peen.execution.blocks import Blocks
 from peen.execution.decide import failure
 from peen.execution.loop import AgentLoop
+from peen.execution.requests import SentRequests
 from peen.execution.steps import Next, Steps
 from peen.model.stream import ModelInfo, Upstream
 from peen.tool.base import ToolContext
@@ -91,7 +92,14 @@ class TurnActor:
             reasoning_effort=scene.reasoning_effort,
         )
         blocks = Blocks(scene.first_block)
-        asker = Asker(setup, conversation=scene.conversation, blocks=blocks, steps=steps, entropy=self._shop.entropy)
+        asker = Asker(
+            setup,
+            conversation=scene.conversation,
+            blocks=blocks,
+            steps=steps,
+            sent=SentRequests(self._shop.known_blobs),
+            entropy=self._shop.entropy,
+        )
         loop = AgentLoop(
             steps=steps,
             conversation=scene.conversation,

@@ -188,13 +188,14 @@ class Usage(WorkerStruct, frozen=True, kw_only=True):
 class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
     """The audit of one provider round.
 
-    The request is named by what it was made of, not copied: the transcript up to `request_sequence`, the
-    turn's prompt snapshot, and the tool list of this release.
+    `request` is what was sent, as a saved value of `peen.store.blobs.encoder`; null means that it was the same as that
+    of the attempt before. `request_sequence` is the last message of the session that it was made of.
     """
 
     round: int
     state: Literal["completed", "failed", "cancelled"]
     request_sequence: int
+    request: Raw = NOTHING
     response: Raw = NOTHING
     usage: Usage = Usage()
     finish_reason: str | None = None
@@ -203,6 +204,13 @@ class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
     failure_detail: str | None = None
     started_at_ms: int
     completed_at_ms: int
+
+
+class NewBlob(WorkerStruct, frozen=True, kw_only=True):
+    """A part of a saved value, stored once under `digest`, the SHA-256 of its bytes (32 bytes)."""
+
+    digest: bytes
+    data: bytes
 
 
 class Claim(WorkerStruct, frozen=True, kw_only=True):
@@ -299,10 +307,11 @@ class RestoreExecution(WorkerStruct, frozen=True, kw_only=True):
 
 
 class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
-    """What the execution was started with, frozen, and every step so far in the order of the workflow.
+    """What the execution was started with, frozen, and how far it came.
 
     The transcript before the turn ends at `history_sequence`; the turn's own rows follow. `next_block` is the first
-    free content block index.
+    free content block index. `steps` are those from the last answer of the model on, in the order of the workflow;
+    `seen` is what the calls before them have taught the read-before-change ledger.
     """
 
     turn: int
@@ -314,6 +323,7 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
     history_sequence: int
     message_sequence: int
     next_block: int
+    seen: list[Raw] = []
     steps: list[SavedStep]
 
 
@@ -338,7 +348,8 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     """One transaction: what ended, what it wrote, what begins at once, and perhaps the end of the turn.
 
     Carried out in this order: completions, messages, events, calls, claims, `passed`, terminal. `passed` completes
-    claims of this same commit: phases that had nothing to do.
+    claims of this same commit: phases that had nothing to do. `blobs` are parts of the saved values that stand in
+    `calls`; what they name beside these must have been stored for this session before.
     """
 
     execution_id: str
@@ -351,6 +362,7 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     passed: list[Completion] = []
     terminal: Terminal | None = None
     continuation: Continuation | None = None
+    blobs: list[NewBlob] = []
 
 
 class Committed(WorkerStruct, frozen=True, kw_only=True):
@@ -358,13 +370,25 @@ class Committed(WorkerStruct, frozen=True, kw_only=True):
 
     `delivered` are queued messages that reached the model with this commit: they stand in the transcript already.
     `continued` says that the end did not happen because of them; `stopped` that a Stop came first: the results of
-    tools are saved, and nothing follows from them.
+    tools are saved, and nothing follows from them. `missing_blobs` says that nothing at all was written: the store has
+    not got the blobs with these hashes, and the worker commits again with them.
     """
 
     message_sequence: int
     delivered: list[MessageRecord] = []
     continued: bool = False
     stopped: bool = False
+    missing_blobs: list[bytes] = []
+
+
+class SaveBlobs(WorkerStruct, frozen=True, kw_only=True):
+    """Blobs ahead of the commit that names them, where they are too much for its frame."""
+
+    blobs: list[NewBlob]
+
+
+class BlobsSaved(WorkerStruct, frozen=True, kw_only=True):
+    pass
 
 
 class EmitEvents(WorkerStruct, frozen=True, kw_only=True):
@@ -483,6 +507,7 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "turn.open": (OpenTurn, OpenedTurn),
     "execution.restore": (RestoreExecution, RestoredExecution),
     "history.page": (HistoryPage, HistoryRows),
+    "blobs.save": (SaveBlobs, BlobsSaved),
     "steps.commit": (CommitSteps, Committed),
     "events.emit": (EmitEvents, Emitted),
     "execution.read": (ReadExecution, ExecutionsRead),

@@ -37,7 +37,7 @@ def runs_of(own: Engine, *, wanted: Page = PAGE, stage: str | None = None, state
 def calls_of(own: Engine, run: Any, *, wanted: Page = PAGE) -> list[Any]:
     session = sessions.by_no(own.db.reader, own.home.no)
     assert session is not None
-    page = calls_page(own.db.reader, session, run_id=UUID(run["id"]).bytes, wanted=wanted)
+    page = calls_page(own.db.reader, own.home.blobs, session, run_id=UUID(run["id"]).bytes, wanted=wanted)
     found: list[Any] = msgspec.json.decode(page.body)["calls"]
     return found
 

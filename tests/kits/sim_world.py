@@ -31,6 +31,7 @@ from peen.session.records import GenerationRecords
 from peen.session.recovery import recover
 from peen.session.registry import Sessions
 from peen.store import inbox, sessions, turns
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Reader, Tx
 from peen.store.direct import DirectDatabase, MemoryFile
 from peen.store.opening import open_direct
@@ -56,13 +57,13 @@ class Home:
 class Controller:
     """One life of the controller: everything that control-core puts together, without processes and threads."""
 
-    def __init__(self, database: Database, space: SimSpace, *, entropy: ClockEntropy) -> None:
+    def __init__(self, database: Database, blobs: Blobs, space: SimSpace, *, entropy: ClockEntropy) -> None:
         self.database, self.entropy = database, entropy
         self.nursery: trio.Nursery
         self.fanout = Fanout()
         self.pump = FeedPump(database.reader, self.fanout)
         self.pump.attach(database)
-        records = self.records = GenerationRecords(database, entropy)
+        records = self.records = GenerationRecords(database, blobs, entropy)
 
         def calls(_session_id: str, generation_id: str) -> CallHandler:
             return records.calls(generation_id, self.sessions.turn_ended).handle
@@ -214,7 +215,7 @@ class World:
         entropy = ClockEntropy(self.seed * 100 + life)
         await recover(database, entropy)
         await self._make_homes(database)
-        controller = Controller(database, self.space, entropy=entropy)
+        controller = Controller(database, await Blobs.open(database), self.space, entropy=entropy)
         async with trio.open_nursery() as nursery:
             for start in (controller.pump.run, controller.supervisor.run, controller.sessions.run):
                 await nursery.start(start)

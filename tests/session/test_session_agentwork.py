@@ -177,7 +177,7 @@ async def test_a_call_that_has_ended_or_belongs_to_another_generation_can_decide
         await own.play()
 
         with pytest.raises(StaleClaim):
-            await own.resolve(writer=Writer(own.home.no, own.home.writer.generation_no + 1))
+            await own.resolve(writer=Writer(own.home.no, own.home.writer.generation_no + 1, own.home.blobs))
         await own.commit(own.asking, completions=[Completion(step=EFFECT, output=Raw(b'{"content":""}'))])
         with pytest.raises(StaleClaim):
             await own.resolve()

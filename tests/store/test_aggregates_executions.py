@@ -25,8 +25,9 @@ class Running:
     async def claim(self, step: str, kind: str = "read") -> None:
         claim = Claim(step=step, kind=kind, given=Raw(b"{}"))
         change = partial(
-            executions.claim, execution_no=self.row.no, claim=claim, generation_no=self.home.generation_no, at_ms=AT_MS
-        )
+            executions.claim, execution_no=self.row.no, claim=claim, given=b"{}",
+            generation_no=self.home.generation_no, at_ms=AT_MS,
+        )  # fmt: skip
         await self.db.write(change)
 
     async def complete(
@@ -34,7 +35,7 @@ class Running:
     ) -> bool:
         change = partial(
             executions.complete, execution_no=self.row.no,
-            completion=Completion(step=step, output=Raw(b"1"), failed=failed), payload=payload,
+            completion=Completion(step=step, output=Raw(b"1"), failed=failed), output=b"1", payload=payload,
             generation_no=generation_no or self.home.generation_no, at_ms=AT_MS,
         )  # fmt: skip
         return await self.db.write(change)

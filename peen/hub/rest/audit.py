@@ -12,12 +12,13 @@ import msgspec
 from peen.errors import NotFound
 from peen.hub.api import MAX_PAGE_BYTES, Api
 from peen.hub.request import ApiRequest, ApiResponse, Page, json_response, page, path_uuid, query_choice
-from peen.hub.rest.modelcalls import UNPRICED, TurnRequests, messages_of, model_calls
+from peen.hub.rest.modelcalls import UNPRICED, RunRequests, messages_of, model_calls
 from peen.hub.rest.pages import fill
 from peen.hub.rest.usage import token_usage
 from peen.hub.router import Router
 from peen.store import audit, messages
 from peen.store.audit import RunRow
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCallPage, ModelRun, ModelRunPage
@@ -45,7 +46,7 @@ async def list_model_calls(api: Api, request: ApiRequest) -> ApiResponse:
     """In the order of the rounds."""
     session, wanted = api.session(request.session), page(request)
     run_id = path_uuid(request, "modelRunId").bytes
-    return await api.scan(partial(calls_page, session=session, run_id=run_id, wanted=wanted))
+    return await api.scan(partial(calls_page, blobs=api.blobs, session=session, run_id=run_id, wanted=wanted))
 
 
 def runs_page(db: Reader, session: SessionRow, *, stage: str | None, state: str | None, wanted: Page) -> ApiResponse:
@@ -55,12 +56,12 @@ def runs_page(db: Reader, session: SessionRow, *, stage: str | None, state: str 
     return json_response(ModelRunPage(model_runs=found, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
 
 
-def calls_page(db: Reader, session: SessionRow, *, run_id: bytes, wanted: Page) -> ApiResponse:
+def calls_page(db: Reader, blobs: Blobs, session: SessionRow, *, run_id: bytes, wanted: Page) -> ApiResponse:
     """Raises: NotFound, also for a run of another session."""
     run = audit.run_by_id(db, session.no, run_id)
     if run is None:
         raise NotFound("this session has no such model run")
-    requests = TurnRequests(db, session.no, run.turn_no)
+    requests = RunRequests(db, blobs, session.no, run)
     rounds = audit.rounds(db, run.no, limit=wanted.limit + 1, offset=wanted.offset)
     shown = _model_run(db, session, run)
     left = MAX_PAGE_BYTES - len(encode(shown))

@@ -140,4 +140,4 @@ def _after(api: Api, session: SessionRow, request: ApiRequest, *, status: int = 
 
 
 def _view(api: Api, session: SessionRow, row: ExecutionDetails) -> ExecutionView:
-    return inspection.view(api.database.reader, api.session(session.uuid), row)
+    return inspection.view(api.database.reader, api.blobs, api.session(session.uuid), row)

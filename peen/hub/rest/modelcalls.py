@@ -1,4 +1,4 @@
-"""Calls of a model as they were made: requests are rebuilt from what the store keeps once, answers are found there."""
+"""Calls of a model as they were made: requests as they were saved, answers as they stand in the transcript."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from uuid import UUID
 import msgspec
 
 from peen.context.projection import Conversation
+from peen.execution.requests import as_sent
 from peen.hub.rest.usage import failed_attempts, token_usage
 from peen.ids import SessionNo, derived_id
-from peen.store import messages, snapshots
+from peen.store import audit, messages, snapshots
 from peen.store.audit import CallRow, RunRow
+from peen.store.blobs.decode import decode, earlier_values
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCall, ModelMessage
@@ -27,27 +30,50 @@ UNPRICED: Final = "0"
 _decode_tools: Final = msgspec.json.Decoder(list[ToolDefinition]).decode
 
 
-class TurnRequests:
-    """The requests of one turn, rebuilt as its worker made them: prompt, tools, and the conversation so far.
+class SentRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """A saved request, as `peen.execution.requests` writes it."""
 
-    The conversation is what stood before the turn, and then what the turn itself has added.
+    system: str
+    messages: list[MessageRecord]
+    tools: list[ToolDefinition] = []
+
+
+_decode_sent: Final = msgspec.json.Decoder(SentRequest).decode
+
+
+class RunRequests:
+    """The requests of one model run.
+
+    One whose call was cut off was not saved by its worker: it is rebuilt from the prompt and the transcript, what stood
+    before the turn and then what the turn itself has added, as the worker makes them.
     """
 
-    def __init__(self, db: Reader, session_no: SessionNo, turn_no: int) -> None:
-        own = messages.of_turn(db, turn_no)
-        self._replies = [row for row in own if row.message.role == "assistant"]
-        first, last = (own[0].sequence, own[-1].sequence) if own else (1, 0)
-        history, _ = messages.history(db, session_no, after=0, up_to=last, max_bytes=sys.maxsize)
-        self._rows = [row for row in history if row.turn == turn_no or row.sequence < first]
-        prompt, tools = snapshots.of_turn(db, turn_no)
-        self._system = [ModelMessage(role="system", content=prompt)] if prompt else []
-        self.tools = _decode_tools(tools or "[]")
+    def __init__(self, db: Reader, blobs: Blobs, session_no: SessionNo, run: RunRow) -> None:
+        self._db, self._run, self._fetch = db, run, blobs.fetcher(db, session_no)
+        self._session_no = session_no
+        turn_no = run.turn_no
+        self._own = messages.of_turn(db, turn_no)
+        self._replies = [row for row in self._own if row.message.role == "assistant"]
 
-    def messages(self, sequence: int) -> list[ModelMessage]:
-        """What the model was given when `sequence` was the session's last message."""
+    def of_round(self, attempts: Sequence[CallRow]) -> SentRequest:
+        """What the model was given in this round, by its last attempt."""
+        last = attempts[-1]
+        if any(attempt.has_request for attempt in attempts):
+            latest = audit.requests(self._db, self._run.no, up_to_round=last.round, limit=1)
+            depth = earlier_values(latest[0])
+            chain = audit.requests(self._db, self._run.no, up_to_round=last.round, limit=depth + 1)
+            return _decode_sent(decode(chain, self._fetch))
+        return self._rebuilt(last.request_sequence)
+
+    def _rebuilt(self, sequence: int) -> SentRequest:
+        """What a worker makes of the transcript when `sequence` is the session's last message."""
+        first = self._own[0].sequence if self._own else 1
+        history, _ = messages.history(self._db, self._session_no, after=0, up_to=sequence, max_bytes=sys.maxsize)
         conversation = Conversation()
-        conversation.add_history(row for row in self._rows if row.sequence <= sequence)
-        return [*self._system, *map(_as_sent, conversation.messages)]
+        conversation.add_history(row for row in history if row.turn == self._run.turn_no or row.sequence < first)
+        prompt, tools = snapshots.of_turn(self._db, self._run.turn_no)
+        sent = [as_sent(message) for message in conversation.messages]
+        return SentRequest(prompt or "", sent, _decode_tools(tools or "[]"))
 
     def reply(self, sequence: int) -> ModelMessage | None:
         """The answer to that request, if it was stored."""
@@ -55,7 +81,7 @@ class TurnRequests:
 
 
 def model_calls(
-    session: SessionRow, run: RunRow, requests: TurnRequests, rounds: Iterable[Sequence[CallRow]]
+    session: SessionRow, run: RunRow, requests: RunRequests, rounds: Iterable[Sequence[CallRow]]
 ) -> Iterator[ModelCall]:
     """Each round of `run`, one when it is asked for: a request may be large."""
     for attempts in rounds:
@@ -81,13 +107,10 @@ def messages_of(rows: Iterable[HistoryMessage]) -> list[ModelMessage]:
     return [model_message(row.message) for row in rows]
 
 
-def _as_sent(record: MessageRecord) -> ModelMessage:
-    """Reasoning is for display: it was not sent again."""
-    return msgspec.structs.replace(model_message(record), thinking=None)
-
-
-def _model_call(session: SessionRow, run: RunRow, requests: TurnRequests, attempts: Sequence[CallRow]) -> ModelCall:
+def _model_call(session: SessionRow, run: RunRow, requests: RunRequests, attempts: Sequence[CallRow]) -> ModelCall:
     last = attempts[-1]
+    sent = requests.of_round(attempts)
+    system = [ModelMessage(role="system", content=sent.system)] if sent.system else []
     usage = token_usage(attempts, [last])
     failed = [attempt for attempt in attempts if attempt.state != "completed"]
     wasted = token_usage(failed, failed)
@@ -97,8 +120,8 @@ def _model_call(session: SessionRow, run: RunRow, requests: TurnRequests, attemp
         session_id=session.uuid,
         model_run_id=str(UUID(bytes=run.id)),
         round=last.round,
-        request_messages=requests.messages(last.request_sequence),
-        request_tools=requests.tools,
+        request_messages=[*system, *map(model_message, sent.messages)],
+        request_tools=sent.tools,
         response_message=requests.reply(last.request_sequence) if last.state == "completed" else None,
         response_usage=usage,
         retry_attempts=retried,
