@@ -26,8 +26,10 @@ from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
     NOTHING,
     BlobsSaved,
+    Claim,
     CommitSteps,
     Committed,
+    Completion,
     EmitEvents,
     Emitted,
     EventRecord,
@@ -238,8 +240,10 @@ def commit_steps(
     ]
     if fresh and not all(fresh):
         return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=stopped), None
-    messages.append(tx, writer.session_no, request.messages, turn_no=execution.turn_no, at_ms=at_ms)
-    _append_events(tx, writer, execution, request.events, at_ms=at_ms)
+    sequence = messages.append_with_events(
+        tx, writer.session_no, request.messages, _new(request.events), turn_no=execution.turn_no,
+        generation_no=writer.generation_no, at_ms=at_ms,
+    )  # fmt: skip
     writer.blobs.accept(
         tx,
         writer.session_no,
@@ -251,8 +255,8 @@ def commit_steps(
             tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call
         )
     if stopped:
-        return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=True), None
-    return _follow(tx, writer, execution, request, next_turn_id=next_turn_id, at_ms=at_ms)
+        return Committed(message_sequence=sequence, stopped=True), None
+    return _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms)
 
 
 def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:
@@ -268,47 +272,87 @@ def is_tool_step(step: str) -> bool:
 
 
 def _follow(
-    tx: Tx, writer: Writer, execution: ExecutionRow, request: CommitSteps, *, next_turn_id: bytes, at_ms: int
+    tx: Tx,
+    writer: Writer,
+    execution: ExecutionRow,
+    request: CommitSteps,
+    sequence: int,
+    *,
+    next_turn_id: bytes,
+    at_ms: int,
 ) -> tuple[Committed, TurnEnd | None]:
-    """What begins at once: steps, the delivery of messages that wait, or the end of the turn."""
-    turn = turns.by_no(tx, execution.turn_no)
-    assert turn is not None
+    """What begins at once: steps, the delivery of messages that wait, or the end of the turn.
+
+    `sequence` is the last message sequence of the session so far.
+    """
     claims, passed, terminal = request.claims, request.passed, request.terminal
-    goes_on = request.continuation is not None and inbox.count_queued(tx, writer.session_no, turn.id) > 0
+    goes_on = request.continuation is not None and _messages_wait(tx, writer, execution)
     if goes_on:
         assert request.continuation is not None
         claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
-    for claim in claims:
-        executions.claim(
-            tx, execution.no, claim, given=writer.put(tx, claim.given), generation_no=writer.generation_no, at_ms=at_ms
-        )
-    for completion in passed:
-        executions.complete(
-            tx, execution.no, completion, output=writer.put(tx, completion.output), payload=bytes(completion.output),
-            generation_no=writer.generation_no, at_ms=at_ms,
-        )  # fmt: skip
+    _begin(tx, writer, execution, claims, passed, at_ms=at_ms)
     begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
-    delivered = _deliver(tx, writer, turn, at_ms=at_ms) if begins_round else []
+    delivered: list[MessageRecord] = []
+    if begins_round and inbox.anything_waits(tx, writer.session_no, execution.turn_no):
+        delivered, sequence = _deliver(tx, writer, _turn_of(tx, execution), at_ms=at_ms)
     end = None
     if terminal is not None:
+        turn = _turn_of(tx, execution)
         end = _end(tx, writer, execution, turn, terminal, next_turn_id=next_turn_id, at_ms=at_ms)
-    sequence = sessions.message_sequence(tx, writer.session_no)
+        sequence = sessions.message_sequence(tx, writer.session_no)
     return Committed(message_sequence=sequence, delivered=delivered, continued=goes_on), end
 
 
-def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> list[MessageRecord]:
-    """What waits for this turn reaches the model now: notices, then messages in the order of their acceptance."""
+def _begin(
+    tx: Tx,
+    writer: Writer,
+    execution: ExecutionRow,
+    claims: Sequence[Claim],
+    passed: Sequence[Completion],
+    *,
+    at_ms: int,
+) -> None:
+    """Save the inputs of steps that begin; those that are passed over have ended with that."""
+    over = {completion.step: completion for completion in passed}
+    for claim in claims:
+        completion = over.pop(claim.step, None)
+        if completion is None:
+            executions.claim(
+                tx, execution.no, claim, given=writer.put(tx, claim.given), generation_no=writer.generation_no,
+                at_ms=at_ms,
+            )  # fmt: skip
+        else:
+            executions.add_passed(tx, execution.no, claim, completion, generation_no=writer.generation_no, at_ms=at_ms)
+    if over:
+        raise StaleClaim(f"{', '.join(over)} cannot be passed over without being begun in the same commit")
+
+
+def _turn_of(tx: Tx, execution: ExecutionRow) -> TurnRow:
+    turn = turns.by_no(tx, execution.turn_no)
+    assert turn is not None
+    return turn
+
+
+def _messages_wait(tx: Tx, writer: Writer, execution: ExecutionRow) -> bool:
+    return inbox.count_queued(tx, writer.session_no, _turn_of(tx, execution).id) > 0
+
+
+def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> tuple[list[MessageRecord], int]:
+    """What waits for this turn reaches the model now: notices, then messages in the order of their acceptance.
+
+    With the last message sequence of the session.
+    """
     told = deliver(
         tx, writer.session_no, turn_no=turn.no, generation_no=writer.generation_no, is_opening=False, at_ms=at_ms
     )
     waiting = inbox.queued(tx, writer.session_no, turn.id)
     delivered = [] if told is None else [told]
     delivered += [MessageRecord(role="user", content=row.content) for row in waiting]
-    messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
+    last = messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
     for row in waiting:
         inbox.settle(tx, row.no, state="delivered", turn_no=turn.no)
         _announce_delivery(tx, row, at_ms=at_ms, generation_no=writer.generation_no)
-    return delivered
+    return delivered, last
 
 
 def _announce_delivery(tx: Tx, row: InboxRow, *, at_ms: int, generation_no: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -13,6 +13,8 @@ from peen.ids import SessionNo
 
 T = TypeVar("T")
 
+Value: TypeAlias = int | float | bytes | str | None
+"""What a column holds."""
 Touched: TypeAlias = dict[SessionNo, tuple[int, int]]
 """Session -> (lowest first, highest last) feed sequence that a commit wrote."""
 
@@ -41,6 +43,13 @@ class Tx:
         if not self._live or connection.get_autocommit():
             raise TransactionLost("the transaction of this change is over")
         return connection.execute(sql, bindings)
+
+    def execute_each(self, sql: str, rows: Sequence[tuple[Value, ...]]) -> None:
+        """Run `sql`, which gives no rows, once for each of these bindings. Raises: as `execute`."""
+        connection = self._connection
+        if not self._live or connection.get_autocommit():
+            raise TransactionLost("the transaction of this change is over")
+        connection.executemany(sql, rows)
 
     def row(self, sql: str, bindings: apsw.Bindings = ()) -> tuple[Any, ...] | None:
         """The first row, or None."""

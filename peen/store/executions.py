@@ -69,6 +69,16 @@ _RUNNING: Final = _SELECT + " WHERE session_no = ? AND state = 'running' ORDER B
 _PAUSE_REASON: Final = """
 SELECT pause_reason FROM execution WHERE session_no = ? AND state = 'paused' ORDER BY no DESC LIMIT 1
 """
+_PASS: Final = """
+INSERT INTO activity (key, kind, call_id, state, generation_no, given, output, payload_sha256, started_at_ms,
+                      ended_at_ms)
+VALUES (?1, ?2, ?3, 'completed', ?4, ?5, ?6, ?7, ?8, ?8)
+ON CONFLICT (key) DO UPDATE
+   SET state = 'completed', output = excluded.output, payload_sha256 = excluded.payload_sha256,
+       generation_no = excluded.generation_no, ended_at_ms = excluded.ended_at_ms
+ WHERE state = 'interrupted'
+RETURNING key
+"""
 _CLAIM: Final = """
 INSERT INTO activity (key, kind, call_id, state, generation_no, given, started_at_ms)
 VALUES (?, ?, ?, 'running', ?, ?, ?)
@@ -245,6 +255,18 @@ def complete(
     if row[1] != digest:
         raise StepConflict(f"step {completion.step} was completed before with another result")
     return False
+
+
+def add_passed(
+    tx: Tx, execution_no: int, claim: Claim, completion: Completion, *, generation_no: int, at_ms: int
+) -> None:
+    """A step that had nothing to do: begun and completed at once. Raises: StepConflict if it has begun before."""
+    key = keys.join(execution_no, keys.step_position(claim.step))
+    output = bytes(completion.output)
+    digest = hashlib.sha256(output).digest()
+    row = (key, claim.kind, claim.call_id, generation_no, bytes(claim.given), output, digest, at_ms)
+    if tx.row(_PASS, row) is None:
+        raise StepConflict(f"step {claim.step} cannot be passed over: it has begun before")
 
 
 def is_settled(tx: Tx, execution_no: int) -> bool:
