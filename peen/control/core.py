@@ -127,7 +127,7 @@ async def control_core(
         unrecorded: list[str] = []
         stack.callback(_name_unrecorded, database, unrecorded)
         patience = await stack.enter_async_context(_cancelled_at_exit())
-        patience.start_soon(_wait_for_space, database, stop)
+        patience.start_soon(wait_for_space, database, stop)
         await _clear_the_past(database, space, identity, entropy)
         models = Models.build(settings.upstreams, environ)
         await models.discover()
@@ -221,7 +221,7 @@ async def _clear_the_past(database: Database, space: ControlSpace, identity: str
     await recover(database, entropy)
 
 
-async def _wait_for_space(database: Database, stop: StopClock) -> None:
+async def wait_for_space(database: Database, stop: StopClock) -> None:
     """On a full disk the ends of turns wait until there is room, but not longer than a stop may take.
 
     A wait for the store cannot be cancelled: without this it would outlast every deadline. A start that is cancelled

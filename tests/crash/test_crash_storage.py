@@ -12,7 +12,18 @@ from pathlib import Path
 
 import apsw
 import pytest
-from crash_kit import ENDS, Client, command, script, scripted_daemon, sequences, short_directory, wait_for
+from crash_kit import (
+    ENDS,
+    Client,
+    alive,
+    command,
+    descendants,
+    script,
+    scripted_daemon,
+    sequences,
+    short_directory,
+    wait_for,
+)
 
 from peen.testing.daemon import Daemon, DaemonFailed
 
@@ -89,6 +100,7 @@ def test_a_stop_on_a_disk_without_a_free_byte_ends_in_time_and_the_next_start_re
             client.send(session, "work", model="scripted/waits")
             wait_for((daemon.workspace_root / "started").exists, "the command to start")
             turn = client.get("/session/turns", session)["turns"][0]["id"]
+        below = descendants(daemon.pid)
         (daemon.state_dir / "peen.db.reserve").unlink()
         with pinned_log(daemon.state_dir / "peen.db"):
             filler = fill(daemon.state_dir)
@@ -98,6 +110,8 @@ def test_a_stop_on_a_disk_without_a_free_byte_ends_in_time_and_the_next_start_re
             took_s = time.monotonic() - began
 
         assert code == 1
+        assert below
+        assert not any(map(alive, below))
         assert 3 <= took_s < 3 + 5  # `peen stop` waits that long
         logged = daemon.output().splitlines()
         (told,) = [line for line in logged if "the ends of turns are not stored" in line]
