@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from typing import Final
+from uuid import UUID
 
 import structlog
 import trio
@@ -26,7 +27,7 @@ from peen.model.route import preloads
 from peen.session.actor import Household, Link
 from peen.session.ending import interrupted
 from peen.session.records import GenerationRecords
-from peen.session.recovery import recover
+from peen.session.recovery import recover, unended
 from peen.session.registry import Sessions
 from peen.session.workspace import WorkspacePolicy
 from peen.settings import Settings
@@ -55,10 +56,17 @@ class StopClock:
 
     def __init__(self) -> None:
         self.deadline = math.inf
+        self._begun = trio.Event()
 
     def begin(self, within_s: float) -> None:
         """The stop begins now; only the first call counts."""
         self.deadline = min(self.deadline, trio.current_time() + within_s)
+        self._begun.set()
+
+    async def over(self) -> None:
+        """Wait until a stop has begun and its time has passed."""
+        await self._begun.wait()  # no deadline: most controllers run for long
+        await trio.sleep_until(self.deadline)
 
     def scope(self) -> trio.CancelScope:
         """For cleanup: shielded, and over at the deadline."""
@@ -75,6 +83,8 @@ class Core:
     sessions: Sessions
     supervisor: Supervisor
     api: Api
+    unrecorded: list[str]
+    """Turns whose end the stop could not store, which the next start does. Known once control-core has stopped."""
 
     async def end_turns(self) -> None:
         """First part of an orderly stop: no new work, running turns end as interrupted, their frames go out."""
@@ -115,12 +125,16 @@ async def control_core(
                 reserve_bytes=reserve_bytes,
             )
         )
+        unrecorded: list[str] = []
+        stack.callback(_name_unrecorded, database, unrecorded)
+        patience = await stack.enter_async_context(_cancelled_at_exit())
+        patience.start_soon(wait_for_space, database, stop)
         await _clear_the_past(database, space, identity, entropy)
         models = Models.build(settings.upstreams, environ)
         await models.discover()
         catalogue = Catalogue(models, settings.default_model)
         running = await stack.enter_async_context(_cancelled_at_exit())
-        core = await _assemble(settings, database, space, catalogue, entropy, running)
+        core = await _assemble(settings, database, space, catalogue, entropy, running, unrecorded)
         if settings.crash_recovery == "resume":
             resumed = await core.sessions.resume_after_crash()
             log.info("interrupted work goes on", executions=resumed)
@@ -143,6 +157,7 @@ async def _assemble(
     catalogue: Catalogue,
     entropy: Entropy,
     nursery: trio.Nursery,
+    unrecorded: list[str],
 ) -> Core:
     fanout = Fanout()
     pump = FeedPump(database.reader, fanout)
@@ -197,7 +212,7 @@ async def _assemble(
         entropy=entropy,
     )
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
-    return Core(database, fanout, pump, registry, supervisor, api)
+    return Core(database, fanout, pump, registry, supervisor, api, unrecorded)
 
 
 async def _clear_the_past(database: Database, space: ControlSpace, identity: str, entropy: Entropy) -> None:
@@ -207,6 +222,25 @@ async def _clear_the_past(database: Database, space: ControlSpace, identity: str
     if killed:
         log.warning("processes of a crashed controller were ended", count=len(killed))
     await recover(database, entropy)
+
+
+async def wait_for_space(database: Database, stop: StopClock) -> None:
+    """On a full disk the ends of turns wait until there is room, but not longer than a stop may take.
+
+    A wait for the store cannot be cancelled: without this it would outlast every deadline. A start that is cancelled
+    is not waited for at all.
+    """
+    try:
+        await stop.over()
+    finally:
+        database.give_up_waiting()
+
+
+def _name_unrecorded(database: Database, found: list[str]) -> None:
+    """Nothing writes any more: say which turns have no recorded end, and put their ids in `found`."""
+    found += [str(UUID(bytes=turn_id)) for _, turn_id in unended(database.reader)]
+    if found:
+        log.error("the ends of turns are not stored; the next start records them", turns=found)
 
 
 async def _release(registry: Sessions, supervisor: Supervisor, session: SessionRow) -> None:

@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from peen.actors import supervised
-from peen.errors import Refused, SessionBusy, SessionNotFound
+from peen.errors import Refused, SessionBusy, SessionNotFound, StorageError
 from peen.ids import SessionNo
 from peen.session.actor import Household, SessionActor
 from peen.session.ending import Ending
@@ -115,11 +115,15 @@ class Sessions:
         return self._actor(session.no, session.uuid)
 
     async def close(self, ending: Ending) -> None:
-        """Accept nothing more and end every running turn with `ending`; each is tried, whatever happens to others."""
+        """Accept nothing more and end every running turn with `ending`; each is tried, whatever happens to others.
+
+        One that the store does not take is left as it is: the next start records its end.
+        """
         self._closing = True
         async with trio.open_nursery() as nursery:
             for actor in self._actors.values():
-                nursery.start_soon(partial(supervised, partial(actor.interrupt, ending), name="orderly end of a turn"))
+                end = partial(actor.interrupt, ending)
+                nursery.start_soon(partial(supervised, end, name="orderly end of a turn", expected=(StorageError,)))
 
     def _actor(self, no: SessionNo, session_id: str) -> SessionActor:
         actor = self._actors.get(no)

@@ -117,7 +117,8 @@ class Database(Protocol):
 
         Cancelled before it is queued: nothing was written. From then on the wait cannot be cancelled, so nobody
         has to guess whether a write happened. `terminal` is for the last commit of a turn or a run: on a full
-        disk it gets the reserve, and is tried until it succeeds or the database closes. `unchecked` is for removing
+        disk it gets the reserve, and is tried until it succeeds, `give_up_waiting` is called or the database closes.
+        `unchecked` is for removing
         whole families of rows, children first: a transaction of its own in which foreign keys are not enforced,
         since each parent would be looked for in all the tables that may refer to it.
         Raises: what `change` raised (its writes are undone); StorageError, naming the file, when the file failed.
@@ -129,6 +130,10 @@ class Database(Protocol):
 
         Raises: StorageFailed if the database is closed.
         """
+
+    def give_up_waiting(self) -> None:
+        """From now on nobody waits for space: a terminal request that the reserve does not help either is answered
+        with StorageFull, those that were put off before among them. It is tried once all the same."""
 
 
 def widen(touched: Touched, session_no: SessionNo, first: int, last: int) -> None:
