@@ -16,7 +16,7 @@ import trio
 from peen.actors import supervised
 from peen.control.catalogue import Catalogue, ModelledSessions, NamingLink
 from peen.control.identity import state_id
-from peen.entropy import Entropy
+from peen.entropy import AwakeClock, Entropy
 from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
@@ -146,7 +146,8 @@ async def _assemble(
     fanout = Fanout()
     pump = FeedPump(database.reader, fanout)
     pump.attach(database)
-    records = GenerationRecords(database, entropy)
+    clock_ms = AwakeClock(entropy).now_ms
+    records = GenerationRecords(database, entropy, clock_ms=clock_ms)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
         return records.calls(generation_id, registry.turn_ended, registry.resume_later).handle
@@ -173,6 +174,7 @@ async def _assemble(
         queue_capacity=settings.max_queued_user_messages,
         turn_limit=trio.CapacityLimiter(settings.max_concurrent_turns),
         worker_idle_s=settings.worker_idle_timeout_ms / 1000,
+        clock_ms=clock_ms,
     )
     registry = ModelledSessions(household, catalogue)
     for start in (pump.run, supervisor.run, registry.run):

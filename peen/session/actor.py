@@ -42,9 +42,9 @@ from peen.session.requests import ResumeRequest, following_turn, order_of, turn_
 from peen.session.resumption import continue_input, resume
 from peen.session.state import Origin, Outcome, RunningTurn, Submission
 from peen.session.writes import TurnEnd
-from peen.store.database import Database
+from peen.store.database import Change, Database
 from peen.wire.client import MessageSend, content_digest
-from peen.wire.worker import CancelTurns, WorkerStruct
+from peen.wire.worker import CancelTurns, TurnEnded, WorkerStruct
 
 log = structlog.get_logger(__name__)
 
@@ -97,6 +97,8 @@ class Household:
     queue_capacity: int
     turn_limit: trio.CapacityLimiter
     worker_idle_s: float
+    clock_ms: Callable[[], int] | None = None
+    """The clock of leases, as for the calls of workers; without one it is the monotonic clock of `entropy`."""
 
 
 class SessionActor:
@@ -186,6 +188,20 @@ class SessionActor:
         self._closed = True
         if self._running is not None:
             await self._end(self._running, ending)
+
+    async def turn_lost(self, turn_id: bytes, ending: Ending) -> None:
+        """End a turn whose execution was taken from its worker; that worker is given up."""
+        turn = self._running
+        if turn is not None and UUID(turn.turn_id).bytes == turn_id:
+            turn.taken = ending  # whoever hears first that the worker is gone ends it so
+        try:
+            await self._house.workers.give_up(self._id, ending.error)
+        except WorkerFailed as stubborn:  # what it writes is refused, so the session need not wait for its death
+            log.error("a worker that let its work go does not end", session_id=self._id, error=str(stubborn))
+        if turn is not None and turn.taken is ending:
+            await self._end(turn, ending)
+        else:  # nobody here knows of it (any more)
+            await self._house.database.write(self._ending_of(turn_id, ending), terminal=True)
 
     # --- paused work
 
@@ -401,7 +417,7 @@ class SessionActor:
                 if self._running is not turn:
                     return  # it was ended while it waited
                 link = await self._house.workers.ensure(self._no)
-                await link.command(request)
+                over = await link.command(request)
         except LinkLost as lost:
             await self._house.workers.settled(self._id)
             ending = interrupted("interrupted", f"the session's worker was lost: {lost}")
@@ -413,6 +429,8 @@ class SessionActor:
             ending = _failure(str(refused))
         else:
             ending = _failure("the worker returned without ending the turn")
+            if over == TurnEnded(state="stale"):
+                ending = interrupted("interrupted", "the session's worker lost its hold on the turn")
         if self._stop is not None:
             await self._stop.wait()  # that is why the worker returned: the Stop ends the turn, and says so
         await self._end(turn, ending)
@@ -425,16 +443,16 @@ class SessionActor:
             return
         if turn.is_stopped:
             ending = STOPPED  # also where the Stop itself failed to record that, and whoever is next does it
-        change = partial(
-            end_accepted,
-            session_no=self._no,
-            turn_id=UUID(turn.turn_id).bytes,
-            ending=ending,
-            at_ms=self._house.entropy.now_ms(),
-        )
+        elif turn.taken is not None:
+            ending = turn.taken
+        change = self._ending_of(UUID(turn.turn_id).bytes, ending)
         sequence = await self._house.database.write(change, terminal=True)
         if sequence is not None:
             self.turn_ended(TurnEnd(turn.turn_id, ending.state, ending.reason, sequence))
+
+    def _ending_of(self, turn_id: bytes, ending: Ending) -> Change[int | None]:
+        at_ms = self._house.entropy.now_ms()
+        return partial(end_accepted, session_no=self._no, turn_id=turn_id, ending=ending, at_ms=at_ms)
 
 
 UNSTORED: Final = Ending(

@@ -18,8 +18,9 @@ from peen.store.database import Database
 class GenerationRecords:
     """Implements the supervisor's `GenerationStore` on the session store."""
 
-    def __init__(self, database: Database, entropy: Entropy) -> None:
-        self._database, self._entropy = database, entropy
+    def __init__(self, database: Database, entropy: Entropy, *, clock_ms: Callable[[], int] | None = None) -> None:
+        """`clock_ms` is the clock of leases; without one it is the monotonic clock of `entropy`."""
+        self._database, self._entropy, self._clock_ms = database, entropy, clock_ms
 
     async def create(
         self,
@@ -91,4 +92,5 @@ class GenerationRecords:
             entropy=self._entropy,
             on_end=lambda end: on_end(end, writer.session_no),
             on_continue=None if on_continue is None else lambda request: on_continue(request, writer.session_no),
+            clock_ms=self._clock_ms,
         )

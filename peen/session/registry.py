@@ -10,10 +10,12 @@ import structlog
 import trio
 
 from peen.actors import supervised
+from peen.entropy import monotonic_ms
 from peen.errors import Refused, SessionBusy, SessionNotFound
 from peen.ids import SessionNo
 from peen.session.actor import Household, SessionActor
-from peen.session.ending import Ending
+from peen.session.ending import Ending, interrupted
+from peen.session.leases import CAUSE, LeaseWatch
 from peen.session.requests import ResumeRequest
 from peen.session.state import Origin
 from peen.session.writes import TurnEnd
@@ -38,12 +40,18 @@ class Sessions:
         self._ended: dict[SessionNo, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self._closing = False
+        self._leases = LeaseWatch(
+            household.database,
+            lost=self.turn_lost,
+            clock_ms=household.clock_ms or partial(monotonic_ms, household.entropy),
+            now_ms=household.entropy.now_ms,
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            await trio.sleep_forever()
+            await self._leases.run()
 
     async def submit(self, message: MessageSend, origin: Origin) -> None:
         """Hand a message to its session; waits while that session's inbox is full.
@@ -65,6 +73,12 @@ class Sessions:
         actor = self._actors.get(session_no)
         if actor is not None:
             actor.turn_ended(end)
+
+    async def turn_lost(self, session_no: SessionNo, turn_id: bytes) -> None:
+        """A turn's worker has abandoned it, and can write nothing to it any more: end it, and give up the worker."""
+        session = sessions.by_no(self._house.database.reader, session_no)
+        assert session is not None, "a session with a running turn is not deleted"
+        await self._actor(session_no, session.uuid).turn_lost(turn_id, interrupted("interrupted", CAUSE))
 
     def resume_later(self, request: ResumeRequest, session_no: SessionNo) -> None:
         """An agent of the session wants paused work to go on when its turn has ended."""

@@ -11,7 +11,7 @@ import outcome
 import structlog
 from msgspec import Raw
 
-from peen.entropy import Entropy
+from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
 from peen.session import agentwork, writes
 from peen.session.requests import ResumeRequest
@@ -25,6 +25,7 @@ from peen.wire.worker import (
     HistoryPage,
     OpenTurn,
     ReadExecution,
+    RenewLeases,
     ResolveExecutionActivity,
     RestoreExecution,
     WireError,
@@ -42,6 +43,7 @@ _DECODE_HISTORY: Final = msgspec.json.Decoder(HistoryPage).decode
 _DECODE_COMMIT: Final = msgspec.json.Decoder(CommitSteps).decode
 _DECODE_RESTORE: Final = msgspec.json.Decoder(RestoreExecution).decode
 _DECODE_EMIT: Final = msgspec.json.Decoder(EmitEvents).decode
+_DECODE_RENEW: Final = msgspec.json.Decoder(RenewLeases).decode
 _DECODE_READ: Final = msgspec.json.Decoder(ReadExecution).decode
 _DECODE_RESOLVE: Final = msgspec.json.Decoder(ResolveExecutionActivity).decode
 _DECODE_CONTINUE: Final = msgspec.json.Decoder(ContinueExecution).decode
@@ -62,8 +64,11 @@ class WorkerCalls:
         entropy: Entropy,
         on_end: Callable[[TurnEnd], None],
         on_continue: Callable[[ResumeRequest], None] | None = None,
+        clock_ms: Callable[[], int] | None = None,
     ) -> None:
+        """`clock_ms` is the clock of leases, the same one that the watch over them goes by."""
         self._database, self._writer, self._entropy, self._on_end = database, writer, entropy, on_end
+        self._clock_ms = clock_ms or partial(monotonic_ms, entropy)
         self._on_continue = on_continue
 
     def handle(self, method: str, payload: Raw, reply: Reply) -> None:
@@ -79,8 +84,18 @@ class WorkerCalls:
                 case "turn.open":
                     self._open(payload, reply)
                 case "execution.restore":
-                    restoring = partial(writes.restore, writer=self._writer, request=_DECODE_RESTORE(payload))
+                    restoring = partial(
+                        writes.restore,
+                        writer=self._writer,
+                        request=_DECODE_RESTORE(payload),
+                        clock_ms=self._clock_ms(),
+                    )
                     self._submit(restoring, reply, answer=_same)
+                case "leases.renew":
+                    renewing = partial(
+                        writes.renew, writer=self._writer, request=_DECODE_RENEW(payload), clock_ms=self._clock_ms()
+                    )
+                    self._submit(renewing, reply, answer=_same)
                 case "history.page":
                     reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
                 case "execution.read":
@@ -110,6 +125,7 @@ class WorkerCalls:
             execution_id=self._entropy.uuid4().bytes,
             run_id=self._entropy.uuid4().bytes,
             at_ms=self._entropy.now_ms(),
+            clock_ms=self._clock_ms(),
         )
         self._submit(change, reply, answer=_same)
 
@@ -122,6 +138,7 @@ class WorkerCalls:
             payload=bytes(payload),
             next_turn_id=self._entropy.uuid4().bytes,
             at_ms=self._entropy.now_ms(),
+            clock_ms=self._clock_ms(),
         )
         self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None)
 

@@ -14,7 +14,7 @@ from peen.errors import StaleClaim
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
-from peen.store import audit, executions, feed, generations, inbox, messages, sessions, snapshots, turns
+from peen.store import audit, executions, feed, generations, inbox, leases, messages, sessions, snapshots, turns
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionRow
 from peen.store.feed import NewEvent
@@ -30,9 +30,11 @@ from peen.wire.worker import (
     EventRecord,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     MessageRecord,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
     SavedStep,
@@ -73,7 +75,7 @@ class TurnEnd:
 
 
 def open_turn(
-    tx: Tx, writer: Writer, request: OpenTurn, *, execution_id: bytes, run_id: bytes, at_ms: int
+    tx: Tx, writer: Writer, request: OpenTurn, *, execution_id: bytes, run_id: bytes, at_ms: int, clock_ms: int = 0
 ) -> OpenedTurn:
     """Admission. The message that the turn opens with leaves the inbox in the same transaction.
 
@@ -104,7 +106,7 @@ def open_turn(
     execution_no = executions.create_root(
         tx, execution_id=execution_id, session_no=no, turn_no=turn_no, holder=bytes.fromhex(request.holder),
         generation_no=writer.generation_no, round_limit=request.round_limit,
-        tool_parallelism=request.tool_parallelism, at_ms=at_ms,
+        tool_parallelism=request.tool_parallelism, at_ms=at_ms, clock_ms=clock_ms,
     )  # fmt: skip
     executions.keep_context(tx, execution_no, bytes(request.request_settings))
     audit.open_run(
@@ -128,13 +130,15 @@ def open_turn(
     )  # fmt: skip
 
 
-def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecution:
+def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, clock_ms: int = 0) -> RestoredExecution:
     """A worker takes hold of a resumed execution and reads how far it came. Raises: StaleClaim."""
     generations.check_live(tx, writer.generation_no)
     found = executions.details(tx, UUID(request.execution_id).bytes)
     if found is None or found.session_no != writer.session_no:
         raise StaleClaim("no such execution in this session")
-    executions.adopt(tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no)
+    executions.adopt(
+        tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no, clock_ms=clock_ms
+    )
     settings = msgspec.json.decode(found.context or b"{}")
     turn = turns.by_no(tx, found.turn_no)
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
@@ -174,10 +178,11 @@ def emit(tx: Tx, writer: Writer, request: EmitEvents, *, at_ms: int) -> Emitted:
 
 
 def commit_steps(
-    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, next_turn_id: bytes, at_ms: int
+    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, next_turn_id: bytes, at_ms: int, clock_ms: int = 0
 ) -> tuple[Committed, TurnEnd | None]:
     """End steps, write what they produced, begin others; with a terminal, end the turn.
 
+    `clock_ms` is the clock of leases: a step that lost its own is not completed.
     `payload` is the request as it came: a completion that was saved before must be repeated with the same bytes,
     and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes.
     """
@@ -187,7 +192,13 @@ def commit_steps(
         raise StaleClaim("a Stop came: only results of tools that had begun are still saved")
     fresh = [
         executions.complete(
-            tx, execution.no, completion, payload=payload, generation_no=writer.generation_no, at_ms=at_ms
+            tx,
+            execution.no,
+            completion,
+            payload=payload,
+            generation_no=writer.generation_no,
+            at_ms=at_ms,
+            clock_ms=clock_ms,
         )
         for completion in request.completions
     ]
@@ -201,7 +212,14 @@ def commit_steps(
         )
     if stopped:
         return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=True), None
-    return _follow(tx, writer, execution, request, next_turn_id=next_turn_id, at_ms=at_ms)
+    return _follow(tx, writer, execution, request, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms)
+
+
+def renew(tx: Tx, writer: Writer, request: RenewLeases, *, clock_ms: int) -> LeasesRenewed:
+    """Whoever holds an execution says that it is at work. Raises: StaleClaim, also if that comes too late."""
+    execution = _held(tx, writer, request.execution_id, request.holder)
+    leases.renew(tx, execution.no, generation_no=writer.generation_no, clock_ms=clock_ms)
+    return LeasesRenewed()
 
 
 def is_tool_step(step: str) -> bool:
@@ -210,7 +228,14 @@ def is_tool_step(step: str) -> bool:
 
 
 def _follow(
-    tx: Tx, writer: Writer, execution: ExecutionRow, request: CommitSteps, *, next_turn_id: bytes, at_ms: int
+    tx: Tx,
+    writer: Writer,
+    execution: ExecutionRow,
+    request: CommitSteps,
+    *,
+    next_turn_id: bytes,
+    at_ms: int,
+    clock_ms: int,
 ) -> tuple[Committed, TurnEnd | None]:
     """What begins at once: steps, the delivery of messages that wait, or the end of the turn."""
     turn = turns.by_no(tx, execution.turn_no)
@@ -221,11 +246,11 @@ def _follow(
         assert request.continuation is not None
         claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
     for claim in claims:
-        executions.claim(tx, execution.no, claim, generation_no=writer.generation_no, at_ms=at_ms)
+        executions.claim(tx, execution.no, claim, generation_no=writer.generation_no, at_ms=at_ms, clock_ms=clock_ms)
     for completion in passed:
         executions.complete(
             tx, execution.no, completion, payload=bytes(completion.output), generation_no=writer.generation_no,
-            at_ms=at_ms,
+            at_ms=at_ms, clock_ms=clock_ms,
         )  # fmt: skip
     begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
     delivered = _deliver(tx, writer, turn, at_ms=at_ms) if begins_round else []
@@ -301,7 +326,6 @@ def _complete(tx: Tx, writer: Writer, execution: ExecutionRow, turn: TurnRow, te
 
 
 def _held(tx: Tx, writer: Writer, execution_id: str, holder: str) -> ExecutionRow:
-    generations.check_live(tx, writer.generation_no)
     execution = executions.held(
         tx, UUID(execution_id).bytes, holder=bytes.fromhex(holder), generation_no=writer.generation_no
     )

@@ -12,8 +12,10 @@ from peen.wire.worker import (
     Emitted,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
 )
@@ -51,6 +53,9 @@ class LinkJournal:
             while emitted:
                 await emitted.popleft()
         return await self._link.call(request, Committed)
+
+    async def renew(self, request: RenewLeases) -> LeasesRenewed:
+        return await self._link.call(request, LeasesRenewed)
 
     async def emit(self, request: EmitEvents) -> None:
         emitted = self._emitted.setdefault(request.execution_id, deque())
