@@ -120,6 +120,8 @@ async def control_core(
         catalogue = Catalogue(models, settings.default_model)
         running = await stack.enter_async_context(_cancelled_at_exit())
         core = await _assemble(settings, database, space, catalogue, entropy, running)
+        if admitted := await core.sessions.begin_admitted():
+            log.info("admitted work goes on", sessions=admitted)
         if settings.crash_recovery == "resume":
             resumed = await core.sessions.resume_after_crash()
             log.info("interrupted work goes on", executions=resumed)
@@ -150,7 +152,7 @@ async def _assemble(
     records = GenerationRecords(database, entropy, clock_ms=clock_ms)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
-        return records.calls(generation_id, registry.turn_ended, registry.resume_later).handle
+        return records.calls(generation_id, registry.turn_ended).handle
 
     supervisor = Supervisor(
         space,

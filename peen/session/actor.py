@@ -70,11 +70,13 @@ class SessionActor:
         self._stop: trio.Event | None = None  # set when the Stop that is under way has been carried out
         self._stops = 0
         self._turns: trio.Nursery | None = None
+        self._serving = trio.Event()
         self._continuations = Continuations(session_no, session_id, household, self)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with self._inbox, trio.open_nursery() as turns:
             self._turns = turns
+            self._serving.set()
             task_status.started()
             while True:
                 submission: Submission | None = None
@@ -101,7 +103,7 @@ class SessionActor:
         self._house.pump.when_published(self._no, end.feed_sequence, acknowledge)
         if end.following is not None and not self._closed:
             self._begin(following_turn(end.following, turn.message))
-        elif self._continuations.is_awaited and self._stop is None and not self._closed:
+        elif self._stop is None and not self._closed and self._continuations.is_awaited:
             assert self._turns is not None
             self._turns.start_soon(partial(supervised, self._continuations.begin_next, name="resume"))
 
@@ -114,7 +116,6 @@ class SessionActor:
         """
         await self._continuations.stored()  # one transaction; the turn that it begins is stopped too
         self._stops += 1
-        self._continuations.drop()
         change = partial(fence, session_no=self._no, at_ms=self._house.entropy.now_ms())
         if self._stop is not None:
             await self._house.database.write(change, terminal=True)
@@ -157,14 +158,17 @@ class SessionActor:
 
     async def resume(self, request: ResumeRequest) -> None:
         """See `Continuations.resume`."""
+        await self._serving.wait()  # one turn of the scheduler
         await self._continuations.resume(request)
 
-    def resume_later(self, request: ResumeRequest) -> None:
-        """See `Continuations.resume_later`."""
-        self._continuations.resume_later(request)
+    async def begin_admitted(self) -> None:
+        """See `Continuations.begin_next`."""
+        await self._serving.wait()
+        await self._continuations.begin_next()
 
     async def continue_input(self, request_id: str, stop_revision: int) -> None:
         """See `Continuations.continue_input`."""
+        await self._serving.wait()
         await self._continuations.continue_input(request_id, stop_revision)
 
     @property

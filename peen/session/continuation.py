@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import structlog
@@ -14,11 +14,15 @@ import trio
 from peen.errors import Refused, SessionBusy
 from peen.ids import SessionNo
 from peen.session.household import Household
-from peen.session.requests import ResumeRequest, turn_of
-from peen.session.resumption import continue_input, resume
+from peen.session.requests import ResumeRequest, admitted, turn_of
+from peen.session.resumption import admit, continue_input, resume, withdraw
 from peen.session.state import RunningTurn
+from peen.store import admissions
+from peen.store.database import Change
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class Floor(Protocol):
@@ -46,16 +50,11 @@ class Continuations:
     def __init__(self, session_no: SessionNo, session_id: str, household: Household, floor: Floor) -> None:
         self._no, self._id, self._house, self._floor = session_no, session_id, household, floor
         self._storing: trio.Event | None = None
-        self._resumes: list[ResumeRequest] = []
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a resumption waits for its turn."""
-        return bool(self._resumes)
-
-    def drop(self) -> None:
-        """A Stop: nothing begins that was asked for before it."""
-        self._resumes.clear()
+        """Whether paused work was admitted and waits for its turn."""
+        return admissions.first(self._house.database.reader, self._no) is not None
 
     async def stored(self) -> None:
         """Wait while a turn that goes on is being stored."""
@@ -72,7 +71,7 @@ class Continuations:
         return self._storing if stop is None else stop
 
     async def resume(self, request: ResumeRequest) -> None:
-        """Go on with a paused root. While another turn runs, the request waits for its end; a Stop drops it.
+        """Go on with a paused root. While another turn runs it is admitted, which is stored; a Stop drops that.
 
         Raises: NotFound, Conflict; nothing has changed then.
         """
@@ -80,20 +79,10 @@ class Continuations:
             raise SessionBusy("the controller is stopping")
         await self.settled()
         if self._floor.is_running:
-            self._resumes.append(request)
-            return
-        await self._reopen(request)
-
-    def resume_later(self, request: ResumeRequest) -> None:
-        """Go on with a paused root when the running turn has ended: an agent of that turn asks. A Stop drops it."""
-        floor = self._floor
-        if not floor.is_running or floor.stop_under_way is not None or floor.is_closed:
-            log.warning("a turn that wanted paused work to go on is ending", session_id=self._id)
-        elif not any(
-            (waiting.execution_id, waiting.control_revision) == (request.execution_id, request.control_revision)
-            for waiting in self._resumes
-        ):
-            self._resumes.append(request)
+            await self._house.database.write(self._change(admit, request))
+            await self.begin_next()  # if that turn has ended meanwhile, nobody else does
+        else:
+            await self._reopen(request)
 
     async def continue_input(self, request_id: str, stop_revision: int) -> None:
         """Let a message that a Stop left waiting open a turn. Raises: NotFound, Conflict, SessionBusy."""
@@ -114,19 +103,33 @@ class Continuations:
             floor.begin(turn_of(row, str(turn_id), self._id))
 
     async def begin_next(self) -> None:
-        """A turn has ended: the first resumption that waits and is still possible begins."""
-        await self.settled()  # a Stop that came meanwhile has dropped them all
-        while self._resumes and not self._floor.is_running and not self._floor.is_closed:
+        """If nothing runs, the first admitted resumption that is still possible begins.
+
+        Raises: StorageError; what was admitted stays so.
+        """
+        while True:
+            await self.settled()  # a Stop that came meanwhile has dropped them all
+            waiting = admissions.first(self._house.database.reader, self._no)
+            if waiting is None or self._floor.is_running or self._floor.is_closed:
+                return
             try:
-                await self._reopen(self._resumes.pop(0))
+                await self._reopen(admitted(waiting))
             except Refused as refused:
-                log.warning(
-                    "a resumption that waited is not possible any more", session_id=self._id, reason=refused.message
-                )
+                log.warning("admitted work cannot go on any more", session_id=self._id, reason=refused.message)
+                at_ms = self._house.entropy.now_ms()
+                change = partial(withdraw, execution_no=waiting.execution_no, reason=refused.message, at_ms=at_ms)
+                await self._house.database.write(change)
 
     async def _reopen(self, request: ResumeRequest) -> None:
-        change = partial(
-            resume,
+        with self._alone():
+            resumed = await self._house.database.write(self._change(resume, request))
+            turn = turn_of(resumed.opener, resumed.turn_id, self._id)
+            turn.execution_id = resumed.execution_id
+            self._floor.begin(turn)
+
+    def _change(self, step: Callable[..., T], request: ResumeRequest) -> Change[T]:
+        return partial(
+            step,
             session_no=self._no,
             execution_id=UUID(request.execution_id).bytes,
             control_revision=request.control_revision,
@@ -135,11 +138,6 @@ class Continuations:
             provenance=request.provenance,
             at_ms=self._house.entropy.now_ms(),
         )
-        with self._alone():
-            resumed = await self._house.database.write(change)
-            turn = turn_of(resumed.opener, resumed.turn_id, self._id)
-            turn.execution_id = resumed.execution_id
-            self._floor.begin(turn)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

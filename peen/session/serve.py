@@ -14,12 +14,10 @@ from msgspec import Raw
 from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
 from peen.session import agentwork, writes
-from peen.session.requests import ResumeRequest
 from peen.session.writes import TurnEnd, Writer
 from peen.store.database import Change, Database
 from peen.wire.worker import (
     CommitSteps,
-    ContinuationAdmitted,
     ContinueExecution,
     EmitEvents,
     HistoryPage,
@@ -52,8 +50,7 @@ _DECODE_CONTINUE: Final = msgspec.json.Decoder(ContinueExecution).decode
 class WorkerCalls:
     """Serves one worker generation. What it may write is fixed here, whatever its frames say.
 
-    `on_end` hears of every terminal commit, on the Trio thread, before the worker does; `on_continue` likewise of every
-    paused execution that an agent wants to go on. Without one, agents cannot ask for that.
+    `on_end` hears of every terminal commit, on the Trio thread, before the worker does.
     """
 
     def __init__(
@@ -63,13 +60,11 @@ class WorkerCalls:
         *,
         entropy: Entropy,
         on_end: Callable[[TurnEnd], None],
-        on_continue: Callable[[ResumeRequest], None] | None = None,
         clock_ms: Callable[[], int] | None = None,
     ) -> None:
         """`clock_ms` is the clock of leases, the same one that the watch over them goes by."""
         self._database, self._writer, self._entropy, self._on_end = database, writer, entropy, on_end
         self._clock_ms = clock_ms or partial(monotonic_ms, entropy)
-        self._on_continue = on_continue
 
     def handle(self, method: str, payload: Raw, reply: Reply) -> None:
         """Queue the call's transaction now, in order; `reply` is called once it is committed or refused."""
@@ -108,8 +103,14 @@ class WorkerCalls:
                         at_ms=self._entropy.now_ms(),
                     )
                     self._submit(deciding, reply, answer=_same)
-                case "execution.continue" if self._on_continue is not None:
-                    self._continue(payload, reply, self._on_continue)
+                case "execution.continue":
+                    admitting = partial(
+                        agentwork.admit_continuation,
+                        writer=self._writer,
+                        request=_DECODE_CONTINUE(payload),
+                        at_ms=self._entropy.now_ms(),
+                    )
+                    self._submit(admitting, reply, answer=_same)
                 case _:
                     reply(_error(ValidationFailed(f"unknown method {method}")))
         except NotFound as missing:
@@ -141,19 +142,6 @@ class WorkerCalls:
             clock_ms=self._clock_ms(),
         )
         self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None)
-
-    def _continue(self, payload: Raw, reply: Reply, on_continue: Callable[[ResumeRequest], None]) -> None:
-        def admitted(request: ResumeRequest) -> WorkerStruct:
-            on_continue(request)
-            return ContinuationAdmitted()
-
-        change = partial(
-            agentwork.admit_continuation,
-            writer=self._writer,
-            request=_DECODE_CONTINUE(payload),
-            at_ms=self._entropy.now_ms(),
-        )
-        self._submit(change, reply, answer=admitted)
 
     def _ended(self, result: tuple[WorkerStruct, TurnEnd | None]) -> WorkerStruct:
         committed, end = result

@@ -105,8 +105,9 @@ SELECT key, generation_no, started_at_ms FROM activity
 _CREATED: Final = "UPDATE execution SET context = ? WHERE no = ?"
 _DETAILS: Final = """
 SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no,
-       e.kind, e.round_limit, e.tool_parallelism, e.context, e.created_at_ms, e.ended_at_ms, t.id
-  FROM execution e JOIN turn t ON t.no = e.turn_no
+       e.kind, e.round_limit, e.tool_parallelism, e.context, e.created_at_ms, e.ended_at_ms, t.id,
+       a.caller, a.created_at_ms
+  FROM execution e JOIN turn t ON t.no = e.turn_no LEFT JOIN admission a ON a.execution_no = e.no
 """
 _DETAILS_BY_ID: Final = _DETAILS + " WHERE e.id = ?"
 _DETAILS_PAGE: Final = _DETAILS + " WHERE e.session_no = ? ORDER BY e.no DESC LIMIT ? OFFSET ?"
@@ -309,7 +310,10 @@ def pause_reason(db: Reader | Tx, session_no: SessionNo) -> str | None:
 
 
 class ExecutionDetails(NamedTuple):
-    """An execution with what it was started with. `context` is the JSON of its frozen settings."""
+    """An execution with what it was started with. `context` is the JSON of its frozen settings.
+
+    `admitted_by` says who wants it to go on when other turns have ended; None if nobody does.
+    """
 
     no: int
     id: bytes
@@ -327,6 +331,8 @@ class ExecutionDetails(NamedTuple):
     created_at_ms: int
     ended_at_ms: int | None
     turn_id: bytes
+    admitted_by: str | None = None
+    admitted_at_ms: int | None = None
 
 
 def keep_context(tx: Tx, no: int, context: bytes) -> None:

@@ -11,6 +11,13 @@ from peen.wire.rest import Answer, Body, Paged
 Revision = Annotated[int, Meta(ge=0)]
 
 
+class Admission(Answer, frozen=True, kw_only=True):
+    """Somebody has asked for paused work to go on: it does when the turn that runs has ended, unless a Stop comes."""
+
+    caller: str
+    admitted_at: str
+
+
 class Execution(Answer, frozen=True, kw_only=True):
     """The durable record of one agent's work on one turn. Its revision changes with every pause and resumption."""
 
@@ -20,6 +27,7 @@ class Execution(Answer, frozen=True, kw_only=True):
     kind: str
     state: str
     pause_reason: str | None = None
+    admission: Admission | None = None
     control_revision: int
     round_limit: int
     created_at: str

@@ -20,6 +20,7 @@ from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.ids import SessionNo
 from peen.session.actor import Household
+from peen.session.recovery import recover
 from peen.session.registry import Sessions
 from peen.session.serve import WorkerCalls
 from peen.store import feed
@@ -261,10 +262,12 @@ class PlayedWorkers:
 class House:
     """A controller's sessions, with the first one at hand."""
 
-    def __init__(self, db: Database, homes: list[Home], *, turn_limit: int, queue_capacity: int, idle_s: float) -> None:
+    def __init__(
+        self, db: Database, homes: list[Home], *, turn_limit: int, queue_capacity: int, idle_s: float, life: int = 1
+    ) -> None:
         self.db, self.homes = db, homes
         self.began = trio.current_time()
-        self.entropy = ClockEntropy(7)
+        self.entropy = ClockEntropy(7 * life)
         self.fanout = Fanout()
         self.pump = FeedPump(db.reader, self.fanout)
         self.pump.attach(db)
@@ -281,7 +284,7 @@ class House:
             worker_idle_s=idle_s,
         )
         self.sessions = Sessions(household)
-        self._frame = 0
+        self._frame = 1000 * (life - 1)
 
     @property
     def home(self) -> Home:
@@ -329,11 +332,17 @@ async def house(
     turn_limit: int = 64,
     queue_capacity: int = 16,
     idle_s: float = 600.0,
+    life: int = 1,
 ) -> AsyncIterator[House]:
-    """A house with its pump and registry running; they are cancelled at the end."""
+    """A house with its pump and registry running; they are cancelled at the end.
+
+    A file may be opened again as the next `life`: what was under way ends as after a crash.
+    """
     async with open_store(file, faults=faults) as db:
+        if life > 1:
+            await recover(db, ClockEntropy(7 * life + 1))
         homes = [await make_home(db, number) for number in range(1, sessions + 1)]
-        own = House(db, homes, turn_limit=turn_limit, queue_capacity=queue_capacity, idle_s=idle_s)
+        own = House(db, homes, turn_limit=turn_limit, queue_capacity=queue_capacity, idle_s=idle_s, life=life)
         async with trio.open_nursery() as nursery:
             await nursery.start(own.pump.run)
             await nursery.start(own.sessions.run)
