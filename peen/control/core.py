@@ -25,6 +25,7 @@ from peen.model.registry import Models
 from peen.model.route import preloads
 from peen.session.actor import Household, Link
 from peen.session.ending import interrupted
+from peen.session.history import RunHistory
 from peen.session.records import GenerationRecords
 from peen.session.recovery import recover
 from peen.session.registry import Sessions
@@ -44,6 +45,7 @@ from peen.worker.link import CallHandler, WorkerLink
 log = structlog.get_logger(__name__)
 
 DATABASE_NAME: Final = "peen.db"
+WORKFLOWS_NAME: Final = "workflows.db"
 NO_MODEL: Final = "?"
 """What workers are told is the default model if none is known; it names none, so turns must."""
 STOPPED_BY_OPERATOR: Final = "the controller was stopped before the turn ended"
@@ -149,7 +151,8 @@ async def _assemble(
     pump = FeedPump(database.reader, fanout)
     pump.attach(database)
     clock_ms = AwakeClock(entropy).now_ms
-    records = GenerationRecords(database, entropy, clock_ms=clock_ms)
+    history = RunHistory(settings.state_dir / WORKFLOWS_NAME, database, entropy)
+    records = GenerationRecords(database, entropy, clock_ms=clock_ms, on_run=history.note_execution)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
         return records.calls(generation_id, registry.turn_ended).handle
@@ -177,6 +180,7 @@ async def _assemble(
         turn_limit=trio.CapacityLimiter(settings.max_concurrent_turns),
         worker_idle_s=settings.worker_idle_timeout_ms / 1000,
         clock_ms=clock_ms,
+        on_end=history.note_turn,
     )
     registry = ModelledSessions(household, catalogue)
     for start in (pump.run, supervisor.run, registry.run):
@@ -194,9 +198,11 @@ async def _assemble(
         stop=registry.stop,
         resume=registry.resume,
         continue_input=registry.continue_input,
-        release=partial(_release, registry, supervisor),
+        release=partial(_release, registry, supervisor, history),
         entropy=entropy,
+        runs=history.of,
     )
+    nursery.start_soon(partial(supervised, history.run, name="history of runs"))
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
     return Core(database, fanout, pump, registry, supervisor, api)
 
@@ -210,8 +216,9 @@ async def _clear_the_past(database: Database, space: ControlSpace, identity: str
     await recover(database, entropy)
 
 
-async def _release(registry: Sessions, supervisor: Supervisor, session: SessionRow) -> None:
+async def _release(registry: Sessions, supervisor: Supervisor, history: RunHistory, session: SessionRow) -> None:
     """Nothing lives for this session any more when this returns."""
+    history.forget(session.no)
     await registry.forget(session.no)
     await supervisor.stop(session.uuid, "the session is deleted")
 

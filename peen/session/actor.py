@@ -94,6 +94,8 @@ class SessionActor:
 
     def turn_ended(self, end: TurnEnd) -> None:
         """A terminal commit of this session. From here on the next message is accepted."""
+        if self._house.on_end is not None:
+            self._house.on_end(UUID(end.turn_id).bytes)
         turn = self._running
         if turn is None or turn.turn_id != end.turn_id:
             return
@@ -153,6 +155,8 @@ class SessionActor:
             await self._end(turn, ending)
         else:  # nobody here knows of it (any more)
             await self._house.database.write(self._ending_of(turn_id, ending), terminal=True)
+            if self._house.on_end is not None:
+                self._house.on_end(turn_id)
 
     # --- what a session goes on with
 

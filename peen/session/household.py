@@ -60,3 +60,5 @@ class Household:
     worker_idle_s: float
     clock_ms: Callable[[], int] | None = None
     """The clock of leases, as for the calls of workers; without one it is the monotonic clock of `entropy`."""
+    on_end: Callable[[bytes], None] | None = None
+    """Hears of every turn that has ended, by its id, once that is stored."""

@@ -17,9 +17,20 @@ from peen.store.database import Database
 class GenerationRecords:
     """Implements the supervisor's `GenerationStore` on the session store."""
 
-    def __init__(self, database: Database, entropy: Entropy, *, clock_ms: Callable[[], int] | None = None) -> None:
-        """`clock_ms` is the clock of leases; without one it is the monotonic clock of `entropy`."""
-        self._database, self._entropy, self._clock_ms = database, entropy, clock_ms
+    def __init__(
+        self,
+        database: Database,
+        entropy: Entropy,
+        *,
+        clock_ms: Callable[[], int] | None = None,
+        on_run: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """`clock_ms` is the clock of leases; without one it is the monotonic clock of `entropy`.
+
+        `on_run` hears of every execution that a worker has taken hold of.
+        """
+        self._database, self._entropy = database, entropy
+        self._clock_ms, self._on_run = clock_ms, on_run
 
     async def create(
         self,
@@ -90,4 +101,5 @@ class GenerationRecords:
             entropy=self._entropy,
             on_end=lambda end: on_end(end, writer.session_no),
             clock_ms=self._clock_ms,
+            on_run=self._on_run,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import msgspec
 import outcome
@@ -21,6 +22,7 @@ from peen.wire.worker import (
     ContinueExecution,
     EmitEvents,
     HistoryPage,
+    OpenedTurn,
     OpenTurn,
     ReadExecution,
     RenewLeases,
@@ -61,8 +63,13 @@ class WorkerCalls:
         entropy: Entropy,
         on_end: Callable[[TurnEnd], None],
         clock_ms: Callable[[], int] | None = None,
+        on_run: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`clock_ms` is the clock of leases, the same one that the watch over them goes by."""
+        """`clock_ms` is the clock of leases, the same one that the watch over them goes by.
+
+        `on_run` hears, on the Trio thread, of every execution that the worker has taken hold of.
+        """
+        self._on_run = on_run or _nobody
         self._database, self._writer, self._entropy, self._on_end = database, writer, entropy, on_end
         self._clock_ms = clock_ms or partial(monotonic_ms, entropy)
 
@@ -79,13 +86,7 @@ class WorkerCalls:
                 case "turn.open":
                     self._open(payload, reply)
                 case "execution.restore":
-                    restoring = partial(
-                        writes.restore,
-                        writer=self._writer,
-                        request=_DECODE_RESTORE(payload),
-                        clock_ms=self._clock_ms(),
-                    )
-                    self._submit(restoring, reply, answer=_same)
+                    self._restore(payload, reply)
                 case "leases.renew":
                     renewing = partial(
                         writes.renew, writer=self._writer, request=_DECODE_RENEW(payload), clock_ms=self._clock_ms()
@@ -128,7 +129,28 @@ class WorkerCalls:
             at_ms=self._entropy.now_ms(),
             clock_ms=self._clock_ms(),
         )
-        self._submit(change, reply, answer=_same)
+
+        def opened(answer: OpenedTurn) -> WorkerStruct:
+            self._on_run(UUID(answer.execution_id).bytes)
+            return answer
+
+        self._submit(change, reply, answer=opened)
+
+    def _restore(self, payload: Raw, reply: Reply) -> None:
+        request = _DECODE_RESTORE(payload)
+
+        def restored(answer: WorkerStruct) -> WorkerStruct:
+            self._on_run(UUID(request.execution_id).bytes)
+            return answer
+
+        change = partial(
+            writes.restore,
+            writer=self._writer,
+            request=request,
+            at_ms=self._entropy.now_ms(),
+            clock_ms=self._clock_ms(),
+        )
+        self._submit(change, reply, answer=restored)
 
     def _commit(self, payload: Raw, reply: Reply) -> None:
         request = _DECODE_COMMIT(payload)
@@ -163,6 +185,10 @@ class WorkerCalls:
                     reply(WireError(code="INTERNAL_SERVER_ERROR", message="internal server error"))
 
         self._database.submit(change, done, terminal=terminal)
+
+
+def _nobody(_execution_id: bytes) -> None:
+    """No history of runs is kept."""
 
 
 def _same(value: Any) -> Any:

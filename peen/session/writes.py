@@ -81,7 +81,7 @@ def open_turn(
 
     Raises: StaleClaim if that message is not waiting to open this turn (any more), or the generation has ended.
     """
-    generations.check_live(tx, writer.generation_no)
+    generation_id = generations.check_live(tx, writer.generation_no)
     turn_id = UUID(request.turn_id).bytes
     waiting = inbox.by_turn(tx, writer.session_no, turn_id)
     if waiting is None or waiting.state not in ("opening", "deferred"):
@@ -108,6 +108,7 @@ def open_turn(
         generation_no=writer.generation_no, round_limit=request.round_limit,
         tool_parallelism=request.tool_parallelism, at_ms=at_ms, clock_ms=clock_ms,
     )  # fmt: skip
+    _note_adoption(tx, execution_no, generation_id, request.holder, at_ms=at_ms)
     executions.keep_context(tx, execution_no, bytes(request.request_settings))
     audit.open_run(
         tx, run_id=run_id, session_no=no, turn_no=turn_no, execution_no=execution_no, model=request.model,
@@ -130,15 +131,16 @@ def open_turn(
     )  # fmt: skip
 
 
-def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, clock_ms: int = 0) -> RestoredExecution:
+def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, clock_ms: int = 0) -> RestoredExecution:
     """A worker takes hold of a resumed execution and reads how far it came. Raises: StaleClaim."""
-    generations.check_live(tx, writer.generation_no)
+    generation_id = generations.check_live(tx, writer.generation_no)
     found = executions.details(tx, UUID(request.execution_id).bytes)
     if found is None or found.session_no != writer.session_no:
         raise StaleClaim("no such execution in this session")
     executions.adopt(
         tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no, clock_ms=clock_ms
     )
+    _note_adoption(tx, found.no, generation_id, request.holder, at_ms=at_ms)
     settings = msgspec.json.decode(found.context or b"{}")
     turn = turns.by_no(tx, found.turn_no)
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
@@ -159,6 +161,12 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, clock_ms: int 
             for row in executions.steps(tx, found.no)
         ],
     )
+
+
+def _note_adoption(tx: Tx, execution_no: int, generation_id: bytes, holder: str, *, at_ms: int) -> None:
+    """Which worker took hold of an execution, and when: the row itself knows the last one only."""
+    data: dict[str, object] = {"workerGenerationId": str(UUID(bytes=generation_id)), "holder": holder}
+    executions.add_event(tx, execution_no, "execution.adopted", data, at_ms=at_ms)
 
 
 def history_page(db: Reader, writer: Writer, request: HistoryPage) -> HistoryRows:

@@ -34,8 +34,8 @@ SELECT e.no, e.id, a.control_revision, a.caller, a.is_automatic, a.provenance
  WHERE a.session_no = ? ORDER BY a.no LIMIT 1
 """
 _SESSIONS: Final = """
-SELECT DISTINCT a.session_no FROM admission a JOIN session s ON s.no = a.session_no
- WHERE s.deleting_at_ms IS NULL ORDER BY a.session_no
+SELECT a.session_no FROM admission a JOIN session s ON s.no = a.session_no
+ WHERE s.deleting_at_ms IS NULL GROUP BY a.session_no ORDER BY min(a.no)
 """
 _DROP: Final = "DELETE FROM admission WHERE execution_no = ? RETURNING no"
 _DROP_ALL: Final = "DELETE FROM admission WHERE session_no = ? RETURNING execution_no"
@@ -70,7 +70,7 @@ def first(db: Reader | Tx, session_no: SessionNo) -> AdmissionRow | None:
 
 
 def waiting_sessions(db: Reader | Tx) -> list[SessionNo]:
-    """Sessions in which something waits."""
+    """Sessions in which something waits, by when the first of it was admitted."""
     return [SessionNo(no) for (no,) in db.rows(_SESSIONS)]
 
 

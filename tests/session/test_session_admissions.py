@@ -89,7 +89,8 @@ async def test_what_is_asked_for_while_a_turn_runs_is_stored_shown_and_begun_at_
         assert story(own)[-3:] == ["completed", "resumed", "completed"]
         assert shown(own, request).admission is None
         assert [name for name, _ in events(own, request)] == [
-            "execution.paused", "execution.continueRequested", "execution.resumed",
+            "execution.adopted", "execution.paused", "execution.continueRequested", "execution.resumed",
+            "execution.adopted",
         ]  # fmt: skip
         assert admissions.first(own.db.reader, own.home.no) is None
 
