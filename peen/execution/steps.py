@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
+import trio
 from msgspec import Raw
 
-from peen.errors import StaleClaim, StorageFailed
+from peen.errors import StaleClaim, StorageError, StorageFailed
 from peen.execution.journal import Journal
 from peen.wire.worker import (
     Claim,
@@ -22,10 +23,15 @@ from peen.wire.worker import (
     MessageRecord,
     ModelCallRecord,
     NewBlob,
+    RenewLeases,
     Terminal,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+RENEW_S: Final = 25.0
+"""Seconds between two renewals; a lease runs for 60."""
+RETRY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,22 @@ class Steps:
     async def emit(self, events: list[EventRecord]) -> None:
         """Hand over streamed pieces of a running step."""
         await self._journal.emit(EmitEvents(execution_id=self._execution_id, holder=self._holder, events=events))
+
+    async def keep_leases(self) -> None:
+        """Renew the leases of this execution until cancelled: work that takes long is not taken from it.
+
+        A disk that is full or failing at a renewal is asked again soon; the lease outlasts some of that.
+        Raises: StaleClaim when it came too late or this holder was replaced; LinkLost.
+        """
+        request = RenewLeases(execution_id=self._execution_id, holder=self._holder)
+        pause_s = RENEW_S
+        while True:
+            await trio.sleep(pause_s)
+            try:
+                await self._journal.renew(request)
+                pause_s = RENEW_S
+            except StorageError:
+                pause_s = RETRY_S
 
 
 def _claims(following: Next) -> list[Claim]:

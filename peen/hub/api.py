@@ -15,7 +15,9 @@ from peen.session.workspace import WorkspacePolicy
 from peen.store import sessions
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Reader
+from peen.store.executions import ExecutionDetails
 from peen.store.reading import read_in_thread
+from peen.store.runs import Run
 from peen.store.sessions import SessionRow
 
 T = TypeVar("T")
@@ -48,6 +50,9 @@ class Api:
     """Stops a session by its id; True if a turn was running."""
     release: Callable[[SessionRow], Awaitable[None]]
     """Ends everything that lives for a session that was marked for deletion: its actor, then its worker."""
+
+    runs: Callable[[ExecutionDetails], Sequence[Run]] | None = None
+    """Looks up the runs of an execution; without it they are read from its record."""
 
     @property
     def default_model(self) -> str:

@@ -17,7 +17,7 @@ from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionDetails, StepRow
 from peen.store.sessions import SessionRow
-from peen.wire.execution import Activity, ControlEvent, Execution, ExecutionView, WaitingMessage
+from peen.wire.execution import Activity, Admission, ControlEvent, Execution, ExecutionView, WaitingMessage
 from peen.wire.rest import encode, rfc3339
 
 MAX_LISTED: Final = 50
@@ -37,6 +37,11 @@ def resource(session_id: str, row: ExecutionDetails) -> Execution:
         kind=row.kind,
         state=row.state,
         pause_reason=row.pause_reason if row.state == "paused" else None,
+        admission=(
+            None
+            if row.admitted_by is None or row.admitted_at_ms is None
+            else Admission(caller=row.admitted_by, admitted_at=rfc3339(row.admitted_at_ms))
+        ),
         control_revision=row.control_revision,
         round_limit=row.round_limit,
         created_at=rfc3339(row.created_at_ms),

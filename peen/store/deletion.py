@@ -102,6 +102,7 @@ PARTS: Final = (
     _of_owner("model_call", "model_run", "request", "response"),
     _numbered("model_run"),
     _numbered("inbox", "content"),
+    _numbered("admission", "provenance"),
     _numbered("execution", "context", "output"),
     _numbered("turn"),
     _numbered("generation"),

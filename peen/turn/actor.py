@@ -67,7 +67,7 @@ class TurnActor:
                 prepare = partial(restored_scene, self._shop, restored)
                 self._hold(execution_id, holder, restored.message_sequence)
         await supervised(
-            partial(self._work, prepare, upstream, model),
+            partial(self._hold_and_work, partial(self._work, prepare, upstream, model)),
             name=f"turn {self._command.turn_id}",
             failed=self._record_failure,
             expected=(LinkLost, StaleClaim),  # the worker is lost, or a Stop ended the turn
@@ -78,6 +78,14 @@ class TurnActor:
         self._steps.message_sequence = message_sequence
         if self._shop.work is not None:
             self._caller = Caller(self._shop.work, execution_id, holder)
+
+    async def _hold_and_work(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Renew the turn's leases as long as it works. One that is lost ends the work: nothing would count."""
+        assert self._steps is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._steps.keep_leases)
+            await work()
+            nursery.cancel_scope.cancel()
 
     async def _work(self, prepare: Callable[[], Awaitable[Scene]], upstream: Upstream, model: ModelInfo) -> None:
         settings, steps = self._shop.settings, self._steps

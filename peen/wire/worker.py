@@ -403,6 +403,17 @@ class Emitted(WorkerStruct, frozen=True, kw_only=True):
     pass
 
 
+class RenewLeases(WorkerStruct, frozen=True, kw_only=True):
+    """Whoever holds an execution is at work: it, and every step that it runs, keep their leases for another minute."""
+
+    execution_id: str
+    holder: str
+
+
+class LeasesRenewed(WorkerStruct, frozen=True, kw_only=True):
+    pass
+
+
 class CallingTool(WorkerStruct, frozen=True, kw_only=True):
     """The tool call that takes a decision: it must be running, in an execution that its worker holds."""
 
@@ -510,6 +521,7 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "blobs.save": (SaveBlobs, BlobsSaved),
     "steps.commit": (CommitSteps, Committed),
     "events.emit": (EmitEvents, Emitted),
+    "leases.renew": (RenewLeases, LeasesRenewed),
     "execution.read": (ReadExecution, ExecutionsRead),
     "execution.resolve": (ResolveExecutionActivity, ExecutionActivityResolved),
     "execution.continue": (ContinueExecution, ContinuationAdmitted),
