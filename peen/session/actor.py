@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -116,12 +117,14 @@ class SessionActor:
         self._stop: trio.Event | None = None  # set when the Stop that is under way has been carried out
         self._stops = 0
         self._turns: trio.Nursery | None = None
-        self._resuming: trio.Event | None = None  # set when the resumption that is being stored has begun its turn
+        self._opened = trio.Event()  # set when turns can begin
+        self._resuming: trio.Event | None = None  # set when the decision that is being stored has begun its turn
         self._resumes: list[ResumeRequest] = []
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with self._inbox, trio.open_nursery() as turns:
             self._turns = turns
+            self._opened.set()
             task_status.started()
             while True:
                 submission: Submission | None = None
@@ -196,6 +199,7 @@ class SessionActor:
         """
         if self._closed:
             raise SessionBusy("the controller is stopping")
+        await self._opened.wait()  # a new actor runs as soon as it is its turn
         await self._settled()
         if self._running is not None:
             self._resumes.append(request)
@@ -214,7 +218,8 @@ class SessionActor:
 
     async def continue_input(self, request_id: str, stop_revision: int) -> None:
         """Let a message that a Stop left waiting open a turn. Raises: NotFound, Conflict, SessionBusy."""
-        if self._closed or self._running is not None or self._stop is not None:
+        await self._opened.wait()
+        if self._closed or self._running is not None or self._stop is not None or self._resuming is not None:
             raise SessionBusy("a turn is running; continue when it has ended")
         turn_id = self._house.entropy.uuid4()
         change = partial(
@@ -224,24 +229,26 @@ class SessionActor:
             stop_revision=stop_revision,
             turn_id=turn_id.bytes,
         )
-        row = await self._house.database.write(change)
-        self._begin(turn_of(row, str(turn_id), self._id))
+        with self._deciding():
+            row = await self._house.database.write(change)
+            self._begin(turn_of(row, str(turn_id), self._id))
 
-    async def _resume(self, request: ResumeRequest) -> None:
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
         """Nothing runs. Until this is decided, messages and a Stop wait: they must find the turn that it begins."""
         done = self._resuming = trio.Event()
         try:
-            await self._reopen(request)
+            yield
         finally:
             self._resuming = None
             done.set()
 
     async def _settled(self) -> None:
-        """Wait while a Stop is carried out or a resumption is being stored."""
+        """Wait while a Stop is carried out or a decision to go on is being stored."""
         while (pending := self._stop if self._stop is not None else self._resuming) is not None:
             await pending.wait()  # bounded by the Stop itself, or by one transaction
 
-    async def _reopen(self, request: ResumeRequest) -> None:
+    async def _resume(self, request: ResumeRequest) -> None:
         change = partial(
             resume,
             session_no=self._no,
@@ -252,10 +259,11 @@ class SessionActor:
             provenance=request.provenance,
             at_ms=self._house.entropy.now_ms(),
         )
-        resumed = await self._house.database.write(change)
-        turn = turn_of(resumed.opener, resumed.turn_id, self._id)
-        turn.execution_id = resumed.execution_id
-        self._begin(turn)
+        with self._deciding():
+            resumed = await self._house.database.write(change)
+            turn = turn_of(resumed.opener, resumed.turn_id, self._id)
+            turn.execution_id = resumed.execution_id
+            self._begin(turn)
 
     async def _resume_next(self) -> None:
         """A turn has ended: the first resumption that waits and is still possible begins."""
