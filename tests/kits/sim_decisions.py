@@ -1,25 +1,41 @@
-"""What the user of a simulated world does about paused work: looks at it as it is now, and decides one thing."""
+"""What a user does about paused work: looks at it as it is now, and decides one thing."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 from uuid import UUID
 
-from sim_world import Controller, Home
+from sim_world import Home
 
+from peen.entropy import Entropy
 from peen.session import inspection
+from peen.session.registry import Sessions
 from peen.session.requests import ResumeRequest
 from peen.session.resumption import abandon, resolve
 from peen.store import executions, inbox, sessions
+from peen.store.database import Database
 from peen.store.executions import ExecutionDetails
 from peen.store.sessions import SessionRow
 from peen.wire.execution import Activity, ExecutionView
 
 CALLER = "api"
 Decision = Callable[[], Awaitable[None]]
+
+
+class Controller(Protocol):
+    """What a decision needs of a controller, simulated or not."""
+
+    @property
+    def database(self) -> Database: ...
+
+    @property
+    def sessions(self) -> Sessions: ...
+
+    @property
+    def entropy(self) -> Entropy: ...
 
 
 @dataclass(frozen=True, slots=True)
