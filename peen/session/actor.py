@@ -197,10 +197,10 @@ class SessionActor:
 
         Raises: NotFound, Conflict; nothing has changed then.
         """
-        if self._closed:
-            raise SessionBusy("the controller is stopping")
         await self._opened.wait()  # a new actor runs as soon as it is its turn
         await self._settled()
+        if self._closed:
+            raise SessionBusy("the controller is stopping")
         if self._running is not None:
             self._resumes.append(request)
             return
