@@ -213,14 +213,18 @@ class Play:
 
     async def _submit(self, sent: Sent) -> None:
         controller = self.world.controller
-        if controller is None:
+        if controller is None or self._is_cut_off():
             return
         try:
             await controller.sessions.submit(sent.message, self.user)
         except PeenError as refused:
-            if not self.user.is_connected:
+            if self._is_cut_off():
                 return  # it died while the message was under way
             raise AssertionError(f"a message was refused at the door: {refused}\n{self.world.repeat}") from refused
+
+    def _is_cut_off(self) -> bool:
+        """Whether the controller is dying, and nobody hears of it any more."""
+        return not self.user.is_connected
 
     def _is_settled(self) -> bool:
         return self.world.is_idle() and not self.user.unanswered()
