@@ -75,9 +75,9 @@ class Continuations:
 
         Raises: NotFound, Conflict; nothing has changed then.
         """
+        await self.settled()
         if self._floor.is_closed:
             raise SessionBusy("the controller is stopping")
-        await self.settled()
         if self._floor.is_running:
             await self._house.database.write(self._change(admit, request))
             await self.begin_next()  # if that turn has ended meanwhile, nobody else does

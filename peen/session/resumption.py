@@ -147,10 +147,16 @@ def resolve(
 def abandon(
     tx: Tx, session_no: SessionNo, execution_id: bytes, *, control_revision: int, caller: str, at_ms: int
 ) -> None:
-    """Give paused work up: it ends as cancelled, and messages that waited for it are undelivered. Raises: Conflict."""
+    """Give paused work up: it ends as cancelled, and messages that waited for it are undelivered. Raises: Conflict.
+
+    Where a Stop is still ending the turn, that end names them first.
+    """
     found = paused(tx, session_no, execution_id, control_revision=control_revision)
-    for row in inbox.queued(tx, session_no, found.turn_id):
-        inbox.settle(tx, row.no, state="undelivered", turn_no=found.turn_no)
+    turn = turns.by_no(tx, found.turn_no)
+    assert turn is not None
+    if turn.state != "running":
+        for row in inbox.queued(tx, session_no, found.turn_id):
+            inbox.settle(tx, row.no, state="undelivered", turn_no=found.turn_no)
     executions.abandon(tx, found.no, control_revision=control_revision, at_ms=at_ms, caller=caller)
     admissions.drop(tx, found.no)
 

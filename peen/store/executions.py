@@ -239,8 +239,9 @@ def pause(tx: Tx, no: int, *, reason: str, at_ms: int) -> None:
 def claim(
     tx: Tx, execution_no: int, claim: Claim, *, given: bytes, generation_no: int, at_ms: int, clock_ms: int = 0
 ) -> None:
-    """Save the input of a step, as `Blobs.put` made it, and mark it running under a lease from `clock_ms` on, before its
-    work begins.
+    """Save the input of a step, as `Blobs.put` made it, and mark it running under a lease from `clock_ms` on.
+
+    That comes before any of its work.
 
     A step that was interrupted, or has lost its lease, and may be done again, gets another attempt with the input that
     was saved first.
