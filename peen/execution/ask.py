@@ -21,7 +21,7 @@ from peen.model.fold import Answer, Fold
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ModelCallRecord, WorkerSettings
+from peen.wire.worker import NOTHING, MessageRecord, ModelCallRecord, ProviderReasoning, WorkerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -132,8 +132,16 @@ class Asker:
             finish_reason=answer.finish_reason,
             response_model=answer.response_model,
             usage=answer.usage,
+            provider_reasoning=self._provider_reasoning(answer),
         )
         return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
+
+    def _provider_reasoning(self, answer: Answer) -> Raw:
+        if not answer.reasoning:
+            return NOTHING
+        model = self._setup.model
+        kept = ProviderReasoning(upstream=model.connection_name, model=model.model_id, items=list(answer.reasoning))
+        return Raw(_encode(kept))
 
     def _completed_call(self, turn_round: int, answer: Answer, began_ms: int) -> ModelCallRecord:
         # Text and thinking stand in the transcript; the audit keeps what does not.
@@ -170,4 +178,5 @@ def reply_message(output: ModelOutput, model: str) -> MessageRecord:
         model=model,
         thinking=output.thinking or None,
         tool_calls=output.calls or None,
+        provider_reasoning=output.provider_reasoning,
     )

@@ -154,8 +154,20 @@ class ToolCallRecord(WorkerStruct, frozen=True, kw_only=True):
     arguments: Raw
 
 
+class ProviderReasoning(Struct, frozen=True, kw_only=True):
+    """What a provider gave with an answer to have it back, and which model of which upstream it is for."""
+
+    upstream: str
+    model: str
+    items: list[Raw]
+
+
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
-    """One row of the transcript, in the order the model receives it."""
+    """One row of the transcript, in the order the model receives it.
+
+    `provider_reasoning` is what the provider wants to see again: `{upstream, model, items}`, where only the adapter
+    of that upstream knows what the items mean.
+    """
 
     role: Literal["user", "assistant", "tool", "system"]
     content: str
@@ -166,6 +178,7 @@ class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     is_error: bool = False
     injected: bool = False
     injected_kind: str | None = None
+    provider_reasoning: Raw = NOTHING
 
 
 class EventRecord(WorkerStruct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+-- Number 4 belongs to a change on another branch, which brings its own file in the place of this one.
