@@ -61,6 +61,7 @@ class Asker:
             system=self._setup.prompt,
             messages=self._conversation.messages,
             tools=self._setup.tools,
+            max_output_tokens=self._setup.settings.output_reserve_tokens,
             reasoning_effort=self._setup.reasoning_effort,
         )
         streaming = Streaming(self._blocks, self._steps.emit)

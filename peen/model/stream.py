@@ -49,7 +49,7 @@ class CallStopped(Struct, frozen=True, gc=False):
 
 
 class ReasoningKept(Struct, frozen=True, gc=False):
-    """An item of the provider's own reasoning, which it wants back as it is with the next request. Nobody looks inside."""
+    """An item of reasoning that the provider wants back with the next request, as it is. Nobody looks inside."""
 
     item: Raw
 

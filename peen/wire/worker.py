@@ -91,7 +91,9 @@ FromController = HelloAck | Result | Command
 
 
 class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
-    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here."""
+    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
+
+    Without `stream` answers are asked for whole."""
 
     name: str
     type: str
@@ -99,6 +101,7 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     image_input: bool = True
     script: str | None = None
+    stream: bool = True
 
 
 class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
