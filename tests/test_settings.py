@@ -459,6 +459,10 @@ def test_a_script_is_found_beside_the_configuration_or_by_its_absolute_path(depl
         ([{"name": "a/b", "type": "scripted"}], "name 'a/b' must be"),
         ([{"name": "a", "type": "scripted"}, {"name": "a", "type": "scripted"}], "entry 2: name 'a' is used twice"),
         ([{"name": "a", "type": "zai"}], "type 'zai' is not part of this release; known: anthropic, openai, scripted"),
+        (
+            [{"name": "a", "type": "scripted", "prices": {"m": {"input": "1e3", "output": "1"}}}],
+            "is not a valid list of upstreams: Expected `str` matching regex",
+        ),
         ([{"name": "a", "type": "anthropic"}], "without a baseUrl the provider is Anthropic, which wants a key"),
         ([{"name": "a", "type": "openai"}], "apiKeyEnv is missing: without a baseUrl the provider is OpenAI"),
         ([{"name": "a", "type": "scripted", "script": "gone.yaml"}], "gone.yaml is not a file"),

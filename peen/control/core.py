@@ -21,6 +21,7 @@ from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
 from peen.ids import SessionNo
+from peen.model.price import Prices
 from peen.model.registry import Models
 from peen.model.route import preloads
 from peen.session.actor import Household, Link
@@ -192,6 +193,7 @@ async def _assemble(
         continue_input=registry.continue_input,
         release=partial(_release, registry, supervisor),
         entropy=entropy,
+        prices=Prices(settings.upstreams),
     )
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
     return Core(database, fanout, pump, registry, supervisor, api)

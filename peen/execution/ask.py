@@ -48,6 +48,7 @@ class Asker:
     ) -> None:
         self._setup, self._conversation, self._blocks = setup, conversation, blocks
         self._steps, self._entropy = steps, entropy
+        self._fold = Fold("")  # of the latest attempt
 
     async def answer(self, turn_round: int) -> Done[ModelOutput]:
         """The outcome of round `turn_round`: a whole answer or, after the last attempt, why there is none.
@@ -88,7 +89,7 @@ class Asker:
         return done
 
     async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:
-        fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
+        fold = self._fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
         idle_s = self._setup.settings.provider_idle_timeout_ms / 1000
         with trio.move_on_after(idle_s) as silence:
             async with self._setup.upstream.stream(request) as items:
@@ -164,6 +165,7 @@ class Asker:
             round=turn_round,
             state="failed",
             request_sequence=self._steps.message_sequence,
+            usage=self._fold.usage,  # it is paid for all the same
             failure_kind=error.kind,
             failure_detail=str(error),
             started_at_ms=began_ms,

@@ -41,15 +41,14 @@ class Facts(Struct, frozen=True, kw_only=True):
 _M: Final = 1_000_000
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _BUDGET: Final = Facts(window=200_000, output=64_000, levels=LEVELS, thinking="budget")
-_NEW: Final = Facts(window=_M, output=128_000, levels=_EFFORTS, thinking="adaptive")
 # The first pattern that is found in a model's id counts, so narrower ones come first.
 _KNOWN: Final[tuple[tuple[re.Pattern[str], Facts], ...]] = tuple(
     (re.compile(pattern), facts)
     for pattern, facts in (
-        (r"claude-(fable|mythos)-5-\d|claude-(opus|sonnet|haiku)-5-5|claude-opus-5(?!-\d\b)", Facts(
+        (r"claude-(fable|mythos|opus|sonnet|haiku)-5", Facts(
             window=_M, output=128_000, levels=_EFFORTS, thinking="adaptive", shown=True
         )),
-        (r"claude-(fable|mythos|opus|sonnet|haiku)-5|claude-opus-4-[78]", _NEW),
+        (r"claude-opus-4-[78]", Facts(window=_M, output=128_000, levels=_EFFORTS, thinking="adaptive")),
         (r"claude-opus-4-6", Facts(
             window=_M, output=128_000, levels=("low", "medium", "high", "max"), thinking="adaptive"
         )),

@@ -111,6 +111,11 @@ class Fold:
                 self._finished = event
         return event
 
+    @property
+    def usage(self) -> Usage:
+        """What was reported so far."""
+        return self._usage
+
     def finish(self) -> Answer:
         """The whole answer.
 

@@ -49,6 +49,7 @@ _TAIL: Final = """\
 | `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
 | `imageInput` | `false` marks every model of the upstream as text-only. |
 | `stream` | `false` asks the provider for whole answers. Of `anthropic` for now. |
+| `prices` | Dollars per million tokens by name of model, see [Models](models.md). |
 | `script` | Of `scripted`: path of a script, absolute or relative to `PEEN_CONFIG_DIR`. Without it the demo answers. |
 
 Without `PEEN_UPSTREAMS`, `ANTHROPIC_API_KEY` gives the upstream `anthropic`, at `ANTHROPIC_BASE_URL` if that is set

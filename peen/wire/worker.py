@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from peen.wire.execution import Execution, ExecutionView
+from peen.wire.price import Price
 
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -93,7 +94,7 @@ FromController = HelloAck | Result | Command
 class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
 
-    Without `stream` answers are asked for whole."""
+    Without `stream` answers are asked for whole. `prices` are by names of models, which may hold `*`."""
 
     name: str
     type: str
@@ -102,6 +103,7 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     image_input: bool = True
     script: str | None = None
     stream: bool = True
+    prices: dict[str, Price] = {}
 
 
 class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):

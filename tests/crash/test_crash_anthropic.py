@@ -115,6 +115,7 @@ def test_one_key_is_enough_for_a_turn_with_tools_whose_reasoning_outlives_a_rest
             assert ended["data"]["text"].startswith("It says")
             assert (daemon.workspace_root / "made.txt").read_text() == "hello\n"
             assert (run["modelReference"], run["finishReason"]) == (MODEL, "end_turn")
+            assert run["costKnown"] is False  # whatever stands at that address has not told its prices
         with daemon, Client(daemon) as client:
             assert client.ask(session, "again", reasoningEffort="low")[-1]["type"] == "message.completed"
 
@@ -143,6 +144,28 @@ def test_reasoning_comes_back_after_a_crash_in_the_middle_of_its_turn() -> None:
         "type": "thinking", "thinking": "This takes long.", "signature": signature_of("This takes long.")
     }  # fmt: skip
     assert second["thinking"] == first["thinking"]
+
+
+def test_the_cost_of_a_turn_is_exact_where_the_upstream_tells_its_prices() -> None:
+    rates = {"input": "3", "output": "15", "cacheRead": "0.3", "cacheWrite": "3.75"}
+    with keyed([[{"text": "Here.", "usage": USAGE}]]) as (daemon, at):
+        entry = {"name": "mine", "type": "anthropic", "baseUrl": at.url, "apiKeyEnv": "MYK", "stream": False}
+        environment = {"PEEN_UPSTREAMS": json.dumps([{**entry, "prices": {"claude-*": rates}}]), "MYK": "k"}
+        with Daemon(daemon.home, environment) as own, Client(own) as client:
+            session = client.open(own.workspace_root)
+            client.ask(session, "go")
+            (run,) = client.get("/session/model-runs", session)["modelRuns"]
+            (call,) = client.get(f"/session/model-runs/{run['id']}/calls", session)["calls"]
+
+    assert [body["stream"] for body in at.bodies] == [False]
+    for told in (run, call):
+        # 100 tokens at 3, 600 at 0.3, 300 at 3.75 and 100 at 15 dollars a million
+        assert (told["responseCostAmount"], told["billedCostAmount"], told["costKnown"]) == (
+            "0.003105",
+            "0.003105",
+            True,
+        )
+    assert run["responseUsage"]["prompt"] == 1000
 
 
 def test_peen_exec_needs_one_variable() -> None:
