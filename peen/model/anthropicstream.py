@@ -90,11 +90,11 @@ class MessageTranslator:
                 self._model = event.message.model or self._model
                 self._report(event.message.usage, out)
             case "content_block_start" if event.content_block is not None:
-                self._start(event.index, event.content_block, out)
+                self._start(event.index or 0, event.content_block, out)
             case "content_block_delta" if event.delta is not None:
-                self._delta(event.index, event.delta, out)
+                self._delta(event.index or 0, event.delta, out)
             case "content_block_stop":
-                self._stop(event.index, out)
+                self._stop(event.index or 0, out)
             case "message_delta":
                 if event.delta is not None:
                     self._reason = event.delta.stop_reason or self._reason

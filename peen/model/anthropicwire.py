@@ -86,7 +86,7 @@ class Event(Struct, frozen=True):
 
     type: str = ""
     message: Message | None = None
-    index: int = 0
+    index: int | None = 0
     content_block: Block | None = None
     delta: Delta | None = None
     usage: UsageReport | None = None
@@ -138,6 +138,7 @@ class ModelPage(Struct, frozen=True):
     last_id: str | None = None
 
 
+_PIECES: Final = frozenset({"text", "thinking", "partial_json"})
 _decode_event: Final = msgspec.json.Decoder(Event).decode
 decode_message: Final = msgspec.json.Decoder(Message).decode
 decode_models: Final = msgspec.json.Decoder(ModelPage).decode
@@ -159,7 +160,19 @@ def decode_event(data: bytes) -> Event:
             loaded = None
         if loaded is None:
             raise
-    return msgspec.convert(loaded, Event)
+    return msgspec.convert(_mended(loaded), Event)
+
+
+def _mended(value: Any) -> Any:
+    """`value` without halves, except where the other half may still come."""
+    if isinstance(value, dict):
+        return {name: one if name in _PIECES and isinstance(one, str) else _mended(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_mended(one) for one in value]
+    if isinstance(value, str):
+        mender = Mender()
+        return mender(value) + mender.rest()
+    return value
 
 
 class Mender:

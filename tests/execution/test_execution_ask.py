@@ -78,6 +78,14 @@ async def test_reasoning_that_the_provider_wants_back_is_stored_and_sent_as_it_c
     assert sent == [[], [expected], [expected]]
 
 
+@pytest.mark.parametrize("reserve", [None, 4000])
+async def test_an_output_reserve_that_is_set_limits_the_answer(reserve: int | None) -> None:
+    async with engine(says("now"), output_reserve_tokens=reserve) as own:
+        await own.run_turn()
+
+        assert own.upstream.requests[0].max_output_tokens == reserve
+
+
 async def test_the_client_hears_of_a_retry_before_the_wait(autojump_clock: MockClock) -> None:
     refused = broken("rate_limited", status=429, retry_after_ms=7_000)
     async with engine([refused], says("now")) as own, trio.open_nursery() as nursery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -27,8 +28,11 @@ from anthropic_kit import (
     upstream,
     whole,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from peen.errors import ModelError
 from peen.model.anthropicreader import STOP_S
 from peen.model.fold import Answer
 from peen.wire.worker import Usage
@@ -39,6 +43,10 @@ EMOJI = '{"text":"\U0001f600 caf\u00e9"}'
 # One character, cut between its halves as a server does that counts in UTF-16.
 PIECE = b'data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"%b"}}\n\n'
 HALVES = [PIECE % piece for piece in (rb"\"\ud83d", rb"\ude00\"")]
+NAME_HALF = (
+    rb'data: {"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"f\ud83d"}}'
+    b"\n\n"
+)
 TEXT_HALF = b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"\\ud83d"}}\n\n'
 
 
@@ -132,6 +140,14 @@ GOOD: dict[str, tuple[bytes, tuple[Any, ...]]] = {
     "half a surrogate pair": (
         sse(begun(), opened("text", 0, text=""), TEXT_HALF, stopped(0), ended(), STOP),
         ("\ufffd", "", [], "end_turn"),
+    ),
+    "half a surrogate pair in a name": (
+        sse(begun(), NAME_HALF, stopped(0), ended("tool_use"), STOP),
+        ("", "", [("t", "f\ufffd", "{}")], "tool_use"),
+    ),
+    "no index": (
+        sse(begun(), *[{**event, "index": None} for event in text(0, "a")], ended(), STOP),
+        ("a", "", [], "end_turn"),
     ),
     "no message_stop": (sse(begun(), *text(0, "a"), ended()), ("a", "", [], "end_turn")),
     "no stop_reason": (sse(begun(), *text(0, "a"), STOP), ("a", "", [], "end_turn")),
@@ -418,3 +434,41 @@ async def test_json_that_is_no_answer_fails(body: bytes, kind: str, retryable: b
     error = await failure(body, content_type="application/json")
 
     assert (error.kind, error.retryable) == (kind, retryable)
+
+
+SHAPES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "a", "text", "tool_use", "thinking", "{"]),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(
+        st.sampled_from([
+            "type", "index", "delta", "content_block", "text", "thinking", "signature", "partial_json", "id", "name",
+            "input", "data", "stop_reason", "usage", "message", "error", "input_tokens",
+        ]),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=8,
+)  # fmt: skip
+KINDS = st.sampled_from([
+    "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
+    "message_stop", "error", "ping", "x",
+])  # fmt: skip
+ODD = st.builds(
+    lambda kind, shape: {**(shape if isinstance(shape, dict) else {"x": shape}), "type": kind}, KINDS, SHAPES
+)
+GOOD_EVENTS = st.sampled_from([begun(), *text(0, "a"), *CALL, *thinking(2, "t"), ended("tool_use"), STOP])
+
+
+@settings(deadline=None)
+@given(st.lists(ODD | GOOD_EVENTS, max_size=8), st.binary(max_size=20), st.integers(0, 200))
+def test_whatever_comes_is_an_answer_or_one_of_our_errors(events: list[Any], noise: bytes, at: int) -> None:
+    stream = sse(*events)
+    sent = stream[:at] + noise + stream[at:]
+
+    async def main() -> None:
+        with suppress(ModelError):
+            found = await answer(*(piece for piece in (sent[: at // 2], sent[at // 2 :]) if piece))
+            for call in found.calls:
+                msgspec.json.decode(call.arguments)  # what a tool is given is JSON
+
+    trio.run(main)
