@@ -55,24 +55,27 @@ class Prices:
         return next((row for row in rows if any(_matches(model, model_id) for model in row.models)), None)
 
 
-def cost(usage: Usage, price: Price) -> Decimal | None:
+def cost(usage: Usage, price: Price, *, long_ttl: int = 0) -> Decimal | None:
     """Dollars, exactly; None if prompt or completion are not known.
 
     Cached tokens are part of the prompt and are not paid twice. Counts of the cache that the provider does not report
-    are taken for zero, so that the amount is rather too high.
+    are taken for zero, so that the amount is rather too high. `long_ttl` is how many of the tokens written to the cache
+    stay there for the longer time; the adapters ask for none.
     """
     if usage.prompt is None or usage.completion is None:
         return None
     rates: Rates = price
     if price.long_context is not None and usage.prompt > price.long_context.above_tokens:
         rates = price.long_context
-    read, written = usage.cache_read or 0, usage.cache_write or 0
-    fresh = max(0, usage.prompt - read - written)
+    read, stored = usage.cache_read or 0, usage.cache_write or 0
+    fresh = max(0, usage.prompt - read - stored)
+    short = max(0, stored - long_ttl)
     with localcontext(prec=_DIGITS):
         total = (
             fresh * Decimal(rates.input)
             + read * Decimal(rates.cache_read or rates.input)
-            + written * Decimal(rates.cache_write or rates.input)
+            + short * Decimal(rates.cache_write or rates.input)
+            + (stored - short) * Decimal(rates.cache_write_long_ttl or rates.cache_write or rates.input)
             + usage.completion * Decimal(rates.output)
         )
         return total.scaleb(_PER_TOKENS)

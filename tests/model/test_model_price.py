@@ -54,6 +54,18 @@ def test_a_cost_is_what_each_kind_of_token_costs(usage: Usage, price: Price, exp
     assert written(found) == expected
 
 
+@pytest.mark.parametrize(
+    ("long_ttl", "rate", "expected"),
+    [(0, "6", "0.00375"), (400, "6", "0.00465"), (400, None, "0.00375"), (9999, "6", "0.006")],
+)
+def test_what_is_cached_for_long_has_a_price_of_its_own(long_ttl: int, rate: str | None, expected: str) -> None:
+    usage = Usage(prompt=1000, completion=0, cache_write=1000)
+    found = cost(usage, msgspec.structs.replace(PRICE, cache_write_long_ttl=rate), long_ttl=long_ttl)
+
+    assert found is not None
+    assert written(found) == expected
+
+
 @pytest.mark.parametrize("usage", [Usage(), Usage(prompt=1), Usage(completion=1), Usage(cache_read=1)])
 def test_a_cost_is_unknown_where_the_tokens_are(usage: Usage) -> None:
     assert cost(usage, PRICE) is None
