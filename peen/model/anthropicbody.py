@@ -53,7 +53,7 @@ class MessageBodies:
 
     def body(self, request: ModelRequest, conversation: EncodedConversation, head: dict[str, Any]) -> bytes:
         """The JSON of a request that begins with `head`; `conversation` is its own."""
-        parts: list[bytes] = [_encode(head)[:-1]]
+        parts: list[bytes | bytearray] = [_encode(head)[:-1]]
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))
         if request.system.strip():
@@ -130,9 +130,9 @@ class EncodedConversation:
             self._add(message)
             self._messages.append(message)
 
-    def parts(self) -> Iterator[bytes]:
+    def parts(self) -> Iterator[bytes | bytearray]:
         """The messages as JSON objects with commas between. The newest user messages are marked."""
-        yield bytes(self._closed)
+        yield self._closed
         left = [(role, list(blocks)) for role, blocks in self._open]
         if not left or left[-1][0] == "assistant":
             left.append(("user", [_text(_GO_ON)]))
