@@ -22,6 +22,7 @@ from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
 from peen.ids import SessionNo
+from peen.model.price import Prices
 from peen.model.registry import Models
 from peen.model.route import preloads
 from peen.session.actor import Household, Link
@@ -219,6 +220,7 @@ async def _assemble(
         release=partial(_release, registry, supervisor, history),
         entropy=entropy,
         runs=history.of,
+        prices=Prices(settings.upstreams),
     )
     nursery.start_soon(partial(supervised, history.run, name="history of runs"))
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))

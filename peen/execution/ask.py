@@ -22,7 +22,7 @@ from peen.model.fold import Answer, Fold
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ModelCallRecord, WorkerSettings
+from peen.wire.worker import NOTHING, MessageRecord, ModelCallRecord, ProviderReasoning, WorkerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +56,7 @@ class Asker:
     ) -> None:
         self._setup, self._conversation, self._blocks = setup, conversation, blocks
         self._steps, self._sent, self._entropy = steps, sent, entropy
+        self._fold = Fold("")  # of the latest attempt
 
     async def answer(self, turn_round: int) -> Done[ModelOutput]:
         """The outcome of round `turn_round`: a whole answer or, after the last attempt, why there is none.
@@ -69,6 +70,7 @@ class Asker:
             system=self._setup.prompt,
             messages=self._conversation.messages,
             tools=self._setup.tools,
+            max_output_tokens=self._setup.settings.output_reserve_tokens,
             reasoning_effort=self._setup.reasoning_effort,
         )
         streaming = Streaming(self._blocks, self._steps.emit)
@@ -99,7 +101,7 @@ class Asker:
         return done
 
     async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:
-        fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
+        fold = self._fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
         idle_s = self._setup.settings.provider_idle_timeout_ms / 1000
         with trio.move_on_after(idle_s) as silence:
             async with self._setup.upstream.stream(request) as items:
@@ -144,8 +146,16 @@ class Asker:
             finish_reason=answer.finish_reason,
             response_model=answer.response_model,
             usage=answer.usage,
+            provider_reasoning=self._provider_reasoning(answer),
         )
         return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
+
+    def _provider_reasoning(self, answer: Answer) -> Raw:
+        if not answer.reasoning:
+            return NOTHING
+        model = self._setup.model
+        kept = ProviderReasoning(upstream=model.connection_name, model=model.model_id, items=list(answer.reasoning))
+        return Raw(_encode(kept))
 
     def _completed_call(self, turn_round: int, answer: Answer, began_ms: int) -> ModelCallRecord:
         # Text and thinking stand in the transcript; the audit keeps what does not.
@@ -167,6 +177,7 @@ class Asker:
             round=turn_round,
             state="failed",
             request_sequence=self._steps.message_sequence,
+            usage=self._fold.usage,  # it is paid for all the same
             failure_kind=error.kind,
             failure_detail=str(error),
             started_at_ms=began_ms,
@@ -182,4 +193,5 @@ def reply_message(output: ModelOutput, model: str) -> MessageRecord:
         model=model,
         thinking=output.thinking or None,
         tool_calls=output.calls or None,
+        provider_reasoning=output.provider_reasoning,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct
 
-from peen.wire.worker import Terminal, ToolCallRecord, Usage
+from peen.wire.worker import NOTHING, Terminal, ToolCallRecord, Usage
 
 AGENT_RUN = "agentRun"
 
@@ -18,6 +18,7 @@ class ModelOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     finish_reason: str = ""
     response_model: str = ""
     usage: Usage = Usage()
+    provider_reasoning: Raw = NOTHING
     error_kind: str = ""
     error: str = ""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
 
 from peen.entropy import Entropy
 from peen.errors import SessionNotFound
+from peen.model.price import Prices
 from peen.model.stream import ModelInfo
 from peen.session.requests import ResumeRequest
 from peen.session.workspace import WorkspacePolicy
@@ -51,6 +52,7 @@ class Api:
     release: Callable[[SessionRow], Awaitable[None]]
     """Ends everything that lives for a session that was marked for deletion: its actor, then its worker."""
 
+    prices: Prices = field(default_factory=Prices)
     runs: Callable[[ExecutionDetails], Sequence[Run]] | None = None
     """Looks up the runs of an execution; without it they are read from its record."""
 

@@ -14,6 +14,7 @@ from peen.model.stream import (
     CallStarted,
     CallStopped,
     Finished,
+    ReasoningKept,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -31,7 +32,8 @@ _decode_any: Final = msgspec.json.Decoder(Any).decode
 class Answer(Struct, frozen=True, kw_only=True):
     """One finished answer of a model. Text and calls may both be absent: an empty answer is a legal one.
 
-    `truncated` says that the output limit cut the answer; its calls, whole or not, have been dropped.
+    `truncated` says that the output limit cut the answer; its calls, whole or not, have been dropped. `reasoning` is
+    what the provider wants back.
     """
 
     text: str
@@ -41,6 +43,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     usage: Usage
     response_model: str
     truncated: bool = False
+    reasoning: tuple[Raw, ...] = ()
 
 
 class _OpenCall:
@@ -65,6 +68,7 @@ class Fold:
         self._thinking: list[str] = []
         self._calls: dict[int, _OpenCall] = {}
         self._ids: set[str] = set()
+        self._reasoning: list[Raw] = []
         self._usage = Usage()
         self._size = 0
         self._finished: Finished | None = None
@@ -97,11 +101,20 @@ class Fold:
                 self._open_call(event.index).pieces.append(event.json)
             case CallStopped():
                 self._open_call(event.index).stopped = True
+            case ReasoningKept():
+                self._size += len(event.item)
+                self._grow("")
+                self._reasoning.append(event.item)
             case UsageReported():
                 self._usage = merge_usage(self._usage, event.usage)
             case Finished():
                 self._finished = event
         return event
+
+    @property
+    def usage(self) -> Usage:
+        """What was reported so far."""
+        return self._usage
 
     def finish(self) -> Answer:
         """The whole answer.
@@ -127,6 +140,7 @@ class Fold:
             usage=self._usage,
             response_model=self._finished.response_model,
             truncated=truncated,
+            reasoning=tuple(self._reasoning),
         )
 
     def _start(self, event: CallStarted) -> CallStarted:

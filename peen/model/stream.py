@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord, Usage
@@ -48,6 +48,12 @@ class CallStopped(Struct, frozen=True, gc=False):
     index: int
 
 
+class ReasoningKept(Struct, frozen=True, gc=False):
+    """An item of reasoning that the provider wants back with the next request, as it is. Nobody looks inside."""
+
+    item: Raw
+
+
 class UsageReported(Struct, frozen=True):
     """Tokens so far. A later report replaces the fields that it names and leaves the others."""
 
@@ -64,7 +70,9 @@ class Finished(Struct, frozen=True, gc=False):
     response_model: str
 
 
-StreamEvent = TextDelta | ThinkingDelta | CallStarted | CallDelta | CallStopped | UsageReported | Finished
+StreamEvent = (
+    TextDelta | ThinkingDelta | CallStarted | CallDelta | CallStopped | ReasoningKept | UsageReported | Finished
+)
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):

@@ -43,14 +43,18 @@ _TAIL: Final = """\
 | Field | Meaning |
 |---|---|
 | `name` | Unique, not empty, without `/`. A model is called `<name>/<model>`. |
-| `type` | `openai` (chat completions, which most servers of models speak), or `scripted`. |
-| `baseUrl` | Of `openai`: address of the provider, up to and with `/v1`. Default `https://api.openai.com/v1`. |
+| `type` | `anthropic` (messages), `openai` (chat completions, which most servers of models speak), or `scripted`. |
+| `baseUrl` | Of `openai`: address of the provider, up to and with `/v1`. Default `https://api.openai.com/v1`. Of \
+`anthropic`: address without `/v1`. Default `https://api.anthropic.com`. |
 | `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
 | `imageInput` | `false` marks every model of the upstream as text-only. |
+| `stream` | `false` asks the provider for whole answers. Of `anthropic` for now. |
+| `prices` | Dollars per million tokens by name of model, see [Models](models.md). |
 | `script` | Of `scripted`: path of a script, absolute or relative to `PEEN_CONFIG_DIR`. Without it the demo answers. |
 
-Without `PEEN_UPSTREAMS`, `OPENAI_API_KEY` gives the upstream `openai`, at `OPENAI_BASE_URL` if that is set too.
-`ANTHROPIC_API_KEY` changes nothing in this release. `peen run` and `peen exec` say which upstream was chosen and why.
+Without `PEEN_UPSTREAMS`, `ANTHROPIC_API_KEY` gives the upstream `anthropic`, at `ANTHROPIC_BASE_URL` if that is set
+too, and `OPENAI_API_KEY` gives `openai`, at `OPENAI_BASE_URL`; both keys give both, in this order. `peen run` and
+`peen exec` say which upstream was chosen and why. [Models](models.md) tells how each of them is used.
 
 A controller lists the models of every upstream when it starts. An upstream that does not answer offers none for now; it
 is logged as `provider_discovery_failed` with the reason, and the controller starts also if no other upstream has a

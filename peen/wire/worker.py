@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from peen.wire.execution import Execution, ExecutionView
+from peen.wire.price import Price
 
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -91,7 +92,9 @@ FromController = HelloAck | Result | Command
 
 
 class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
-    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here."""
+    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
+
+    Without `stream` answers are asked for whole. `prices` are by names of models, which may hold `*`."""
 
     name: str
     type: str
@@ -99,6 +102,8 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     image_input: bool = True
     script: str | None = None
+    stream: bool = True
+    prices: dict[str, Price] = {}
 
 
 class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
@@ -154,8 +159,20 @@ class ToolCallRecord(WorkerStruct, frozen=True, kw_only=True):
     arguments: Raw
 
 
+class ProviderReasoning(Struct, frozen=True, kw_only=True):
+    """What a provider gave with an answer to have it back, and which model of which upstream it is for."""
+
+    upstream: str
+    model: str
+    items: list[Raw]
+
+
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
-    """One row of the transcript, in the order the model receives it."""
+    """One row of the transcript, in the order the model receives it.
+
+    `provider_reasoning` is what the provider wants to see again: `{upstream, model, items}`, where only the adapter
+    of that upstream knows what the items mean.
+    """
 
     role: Literal["user", "assistant", "tool", "system"]
     content: str
@@ -166,6 +183,7 @@ class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     is_error: bool = False
     injected: bool = False
     injected_kind: str | None = None
+    provider_reasoning: Raw = NOTHING
 
 
 class EventRecord(WorkerStruct, frozen=True, kw_only=True):

@@ -13,7 +13,16 @@ from world_kit import execution_of, frame_types, frames, transcript, uuid
 
 from peen.errors import ModelError
 from peen.model.retry import MAX_ATTEMPTS
-from peen.model.stream import CallDelta, CallStarted, CallStopped, Finished, TextDelta, ThinkingDelta, UsageReported
+from peen.model.stream import (
+    CallDelta,
+    CallStarted,
+    CallStopped,
+    Finished,
+    ReasoningKept,
+    TextDelta,
+    ThinkingDelta,
+    UsageReported,
+)
 from peen.store import executions
 from peen.wire.worker import Usage
 
@@ -51,6 +60,30 @@ async def test_an_attempt_that_fails_is_followed_by_another_which_the_client_hea
         assert actor.state == "completed"
         assert trio.current_time() - began >= 7.0
         assert notes(own) == [{"attempt": 1, "reason": "rate_limited", "status": 429, "delayMs": 7_000}]
+
+
+async def test_reasoning_that_the_provider_wants_back_is_stored_and_sent_as_it_came() -> None:
+    item = msgspec.Raw(rb'{"type":"thinking", "signature":"\u0041"}')
+    thought: list[Piece] = [ThinkingDelta("hm"), ReasoningKept(item)]
+    async with engine([*thought, *asks(("look", work("one")))], says("done"), says("more")) as own:
+        await own.run_turn()
+        await own.run_turn("again")
+
+        sent = [
+            [bytes(m.provider_reasoning) for m in request.messages if m.tool_calls] for request in own.upstream.requests
+        ]
+        (stored,) = own.db.reader.rows("SELECT provider_reasoning FROM message WHERE provider_reasoning IS NOT NULL")
+    expected = b'{"upstream":"up","model":"m","items":[' + bytes(item) + b"]}"
+    assert stored == (expected,)
+    assert sent == [[], [expected], [expected]]
+
+
+@pytest.mark.parametrize("reserve", [None, 4000])
+async def test_an_output_reserve_that_is_set_limits_the_answer(reserve: int | None) -> None:
+    async with engine(says("now"), output_reserve_tokens=reserve) as own:
+        await own.run_turn()
+
+        assert own.upstream.requests[0].max_output_tokens == reserve
 
 
 async def test_the_client_hears_of_a_retry_before_the_wait(autojump_clock: MockClock) -> None:

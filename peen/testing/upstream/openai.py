@@ -16,6 +16,7 @@ from peen.model.stream import (
     CallStopped,
     Finished,
     ModelInfo,
+    ReasoningKept,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -37,6 +38,8 @@ _CODES: Final = {
 class OpenAiWire:
     """`/v1/chat/completions` and `/v1/models`."""
 
+    base_path = "/v1"
+    error_event = ""
     answer_path = "/v1/chat/completions"
     models_path = "/v1/models"
 
@@ -113,6 +116,8 @@ class ChunkWriter:
                 return (self._choice({"tool_calls": [call]}),)
             case CallDelta(index=index, json=piece):
                 return (self._choice({"tool_calls": [{"index": index, "function": {"arguments": piece}}]}),)
+            case ReasoningKept():
+                return ()  # nor for reasoning that is to come back
             case CallStopped():
                 return ()  # this dialect has no word for it: the finish reason closes all calls
             case UsageReported(usage=usage):

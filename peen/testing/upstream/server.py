@@ -160,7 +160,7 @@ class UpstreamServer:
         except ModelError as broken:
             if not has_begun:
                 self._begin(connection, logged)
-            await self._send(connection, SseEvent("", self._wire.refusal(broken)), at_once=False)
+            await self._send(connection, SseEvent(self._wire.error_event, self._wire.refusal(broken)), at_once=False)
             return await connection.finish()
         if performance.fault is not None:  # the stream was cut: what was written goes out, and then nothing more
             await connection.flush()

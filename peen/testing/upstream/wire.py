@@ -39,6 +39,10 @@ class AnswerWriter(Protocol):
 class Wire(Protocol):
     """One dialect. Paths come without a query."""
 
+    base_path: str
+    """What the base URL that clients are given has behind the host."""
+    error_event: str
+    """Name of the event that carries an error inside a stream."""
     answer_path: str
     models_path: str
 
