@@ -95,7 +95,7 @@ ON CONFLICT (key) DO UPDATE
 RETURNING attempt
 """
 _COMPLETE: Final = """
-UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?
+UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?, lease_until_ms = 0
  WHERE key = ? AND state = 'running' AND generation_no = ? AND lease_until_ms > ?
 RETURNING key
 """
