@@ -76,7 +76,7 @@ class _Placement:
                 if mark != "+":
                     size += len(next(old))
                 else:
-                    new.append(text.removeprefix(_BOM) if 0 < self._begin == at + size else text)
+                    new.append(text.removeprefix(_BOM) if 0 < self._begin == at and not new else text)
             if changes:
                 yield _Run(at, at + size, new, index)
             at += size

@@ -10,8 +10,9 @@ from msgspec import Meta
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import path_text
 from peen.tool.changes import require_known
-from peen.tool.filesystem import create_file, read_whole, replace_file, sha256_hex
+from peen.tool.filesystem import read_whole, sha256_hex
 from peen.tool.paths import failure, ledger_key, real_path, resolve_path
+from peen.tool.writing import create_file, replace_file
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
@@ -78,4 +79,4 @@ async def _replace(real: Path, data: bytes, arguments: WriteFileArguments, conte
     # Content beyond the limit cannot have been seen, so there is nothing to compare.
     before = await read_whole(real, max_bytes=context.settings.max_write_bytes)
     require_known(real, before.sha256, arguments.expected_sha256, context)
-    await replace_file(real, data, before.status, context.entropy)
+    await replace_file(real, data, before, context.entropy)
