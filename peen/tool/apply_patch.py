@@ -23,6 +23,7 @@ from peen.tool.filesystem import read_whole
 from peen.tool.hunks import place_hunks
 from peen.tool.patch import Action, AddFile, DeleteFile, UpdateFile, parse_patch
 from peen.tool.paths import Identity, entry_path, failure, identity_of, ledger_key, real_path, resolve_path
+from peen.tool.protected import Protected
 from peen.tool.splice import apply_splices
 from peen.tool.together import Add, Change, Delete, Failure, Move, Update, carry_out
 from peen.tool.writing import temporary_name
@@ -131,12 +132,14 @@ def _located(action: Action, context: ToolContext) -> _Plan:
     path = resolve_path(action.path, context)
     if isinstance(action, AddFile):
         return _Plan(action, path, None, entry_path(path))
-    if isinstance(action, DeleteFile):
-        return _Plan(action, path, entry_path(path), None)
-    if action.move_to is None:
+    if isinstance(action, UpdateFile) and action.move_to is None:
         real = real_path(path)  # a link stays, and what it leads to is changed
         return _Plan(action, path, real, real)
-    return _Plan(action, path, entry_path(path), entry_path(resolve_path(action.move_to, context)))
+    source = entry_path(path)
+    Protected(context.workspace).require_free(source)
+    if isinstance(action, DeleteFile):
+        return _Plan(action, path, source, None)
+    return _Plan(action, path, source, entry_path(resolve_path(action.move_to, context)))
 
 
 def _require_apart(plans: Sequence[_Plan]) -> None:

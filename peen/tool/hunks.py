@@ -71,7 +71,8 @@ class _Placement:
         at = self._find(index, hunk)
         old = iter(self._needles(hunk.old) if hunk.old else [])
         for changes, lines in groupby(hunk.lines, key=lambda line: line[0] != " "):
-            size, new = 0, []
+            size = 0
+            new: list[str] = []
             for mark, text in lines:
                 if mark != "+":
                     size += len(next(old))

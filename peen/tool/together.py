@@ -69,6 +69,7 @@ class Update:
         return [self.real.parent]
 
     def stage(self, disk: Disk) -> None:
+        require_unchanged(self._source, self._seen)
         old = read_now(self._source, max(self._seen.status.st_size, 1))
         if old.sha256 != self._seen.sha256:
             raise changed_now(self._source)
