@@ -217,7 +217,7 @@ async def _prepare_update(plan: _Plan, action: UpdateFile, name: str, context: T
         _require_free(plan.target)
     shown = path_text(str(plan.path))
     file = await read_whole(plan.source, max_bytes=context.settings.max_write_bytes)
-    require_known(plan.source, file.sha256, None, context)
+    require_known(plan.source, file.sha256, None, context, file.data)
     require_text(file, shown)
     require_writable(plan.source)
     splices = place_hunks(file.data, action.hunks, path=shown)
@@ -278,7 +278,7 @@ def _note(plan: _Plan, context: ToolContext) -> None:
             ledger.moved(ledger_key(source), ledger_key(target))
     for change in plan.changes:
         if isinstance(change, Add | Update):
-            ledger.saw_content(ledger_key(change.real), change.sha256)
+            ledger.saw_content(ledger_key(change.real), change.sha256, change.outline)
 
 
 def _outcome(plan: _Plan, *, stuck: Sequence[Change] | None = None) -> PatchedFile:

@@ -14,6 +14,7 @@ from peen.tool.changes import require_known
 from peen.tool.content import encoding_guess, sniff
 from peen.tool.diff import unified_diff
 from peen.tool.filesystem import FileContent, read_whole, sha256_hex
+from peen.tool.outline import Outline
 from peen.tool.paths import ledger_key, real_path, resolve_path
 from peen.tool.splice import Replacement, apply_splices, plan_splices
 from peen.tool.write_file import Sha256
@@ -67,7 +68,7 @@ class EditFile(Tool[EditFileArguments]):
         real = real_path(path)
         async with context.locks.holding(real):
             before = await read_whole(real, max_bytes=context.settings.max_write_bytes)
-            require_known(real, before.sha256, arguments.expected_sha256, context)
+            require_known(real, before.sha256, arguments.expected_sha256, context, before.data)
             require_text(before, shown)
             splices = plan_splices(
                 before.data, [Replacement(edit.old, edit.new) for edit in arguments.edits], path=shown
@@ -76,7 +77,7 @@ class EditFile(Tool[EditFileArguments]):
             require_small(len(after), real, context)
             await replace_file(real, after, before, context.entropy)
             sha256 = sha256_hex(after)
-            context.ledger.saw_content(ledger_key(real), sha256)
+            context.ledger.saw_content(ledger_key(real), sha256, Outline.of(after))
         diff = unified_diff(shown, before.data, splices)
         result = EditFileResult(path=shown, diff="", diff_truncated=False, applied=len(splices), sha256=sha256)
         kept = cut_diff(diff, result, context)

@@ -26,6 +26,7 @@ _TELLING_BYTES: Final = 3  # a line with fewer, such as a lone brace, says nothi
 
 _NUMBERED: Final = re.compile(r"[ \t]*\d+(?:\t|→|: ?|\| ?|  ?)")
 _ESCAPES: Final = re.compile(r"\\([nrt\"'\\])")
+_ESCAPING: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t"}
 _ENTITIES: Final = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'", "&amp;": "&"}
 _PLAIN: Final = str.maketrans(
@@ -92,6 +93,10 @@ def _unescaped(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
+    return text.translate(_ESCAPING)
+
+
+def _escaped_with_quotes(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
@@ -107,6 +112,7 @@ _REWRITES: Final[Sequence[tuple[str, Callable[[str], str]]]] = (
     ("without the line ends around it", lambda text: text.strip("\n")),
     (r"with real characters in place of escapes such as \n and \"", _unescaped),
     (r"with escapes such as \n and \" as the file has them", _escaped),
+    (r"with escapes such as \n and \" as the file has them", _escaped_with_quotes),
     ("with < > & in place of &lt; &gt; &amp;", _without_entities),
     ("with plain quotes, dashes and spaces", lambda text: text.translate(_PLAIN)),
 )

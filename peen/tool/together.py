@@ -19,6 +19,7 @@ from peen.tool.bounds import path_text
 from peen.tool.directories import unmake
 from peen.tool.disk import Disk, Seen, changed_now, require_unchanged
 from peen.tool.filesystem import read_now, sha256_hex
+from peen.tool.outline import Outline
 from peen.tool.paths import Identity, identity_of, told_to_the_model
 
 _NO_LINKS: Final = (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -63,6 +64,7 @@ class Update:
         self._overwriting = self._linked = self._moved_away = False
         self._put: Identity | None = None
         self.sha256 = ""
+        self.outline: Outline | None = None
 
     @property
     def directories(self) -> list[Path]:
@@ -74,7 +76,7 @@ class Update:
         if old.sha256 != self._seen.sha256:
             raise changed_now(self._source)
         new = self._content(old.data)
-        self.sha256 = sha256_hex(new)
+        self.sha256, self.outline = sha256_hex(new), Outline.of(new)
         if old.status.st_nlink > 1 or not disk.create_like(self._temporary, new, self._source, old.status):
             self._in_place = old.data, new
 
@@ -125,7 +127,7 @@ class Add:
         self.real, self._data, self._temporary = real, data, real.with_name(name)
         self._made: list[Path] = []
         self._put: Identity | None = None
-        self.sha256 = sha256_hex(data)
+        self.sha256, self.outline = sha256_hex(data), Outline.of(data)
 
     @property
     def directories(self) -> list[Path]:
