@@ -15,8 +15,11 @@ class Unified:
     def __init__(self, data: bytes) -> None:
         self.original = data
         self.bare_cr = uses_bare_cr(data)
-        self.crlf_count = data.count(b"\r\n")
-        self.text = data.replace(b"\r", b"\n") if self.bare_cr else data.replace(b"\r\n", b"\n")
+        self.crlf_count = data.count(b"\r\n") if b"\r" in data else 0
+        if self.bare_cr:
+            self.text = data.replace(b"\r", b"\n")
+        else:
+            self.text = data.replace(b"\r\n", b"\n") if self.crlf_count else data
         # Where all line ends are alike, counting them is enough; a list is only made for mixed files.
         self._mixed = 0 < self.crlf_count < data.count(b"\n")
 
