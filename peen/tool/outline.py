@@ -28,7 +28,7 @@ class Outline:
         *lines, rest = data.split(b"\r" if uses_bare_cr(data) else b"\n")
         checksums = array("I", map(zlib.crc32, lines))
         if rest:
-            checksums.append(zlib.crc32(rest, 1))  # a last line without an end is another line
+            checksums.append(zlib.crc32(rest + b"\0"))  # a last line without an end is another line
         return cls(checksums)
 
     def __len__(self) -> int:
