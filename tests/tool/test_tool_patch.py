@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from peen.tool.base import ToolError
@@ -136,3 +138,15 @@ def test_the_numbers_of_files_and_hunks_are_limited() -> None:
     assert refusal(framed("*** Update File: f", *["@@", "+x"] * 257)) == (
         "limit exceeded: a patch may have 256 hunks; split it up"
     )
+
+
+def test_the_documented_patch_is_one() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/tools.md").read_text()
+    [example] = [part.partition("```")[0] for part in page.split("```text\n")[1:]]
+
+    add, update, delete = parse_patch(example)
+
+    assert (add, delete) == (AddFile("docs/new.md", "# New\n"), DeleteFile("old.txt"))
+    assert isinstance(update, UpdateFile)
+    assert update.move_to == "src/main.py"
+    assert [hunk.anchor for hunk in update.hunks] == ["def main():"]
