@@ -325,7 +325,7 @@ async def furnished(directory: Path, disk: Disk) -> World:
     os.link(directory / "twin", directory / "other")
     world.file("delete", b"x\0y").chmod(0o600)
     world.file("move", b"m")
-    world.file("both", b"a\nb").chmod(0o444)
+    world.file("both", b"a\nb").chmod(0o640)
     for name in ("script", "twin", "move", "both"):
         await world.ok("readFile", path=name)
     world.context.ledger.saw_content(str(directory / "delete"), sha256(b"x\0y"))
