@@ -3,13 +3,15 @@
     python -m bench.tools [--quick] [--json]
 
 Each figure has a floor, measured in turns with it: for searchText and listFiles on a tree of 50,000 files that is `rg`
-with the same files to look at, for changes the plain read, write, fsync and rename of the same bytes. `ratio` is that
-of the medians. Calls are whole ones, from the model's JSON to the result's. Another figure is one more entry in
+with the same files to look at, for changes the plain read, write, fsync and rename of the same bytes, file by file.
+`ratio` is that of the medians. Calls are whole ones, from the model's JSON to the result's. `search_few` finds 50
+lines; `search_many` and `list` stop at their limits, which `rg` does not have. Another figure is one more entry in
 `figures`.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -77,7 +79,9 @@ class Agent:
 
 
 def make_tree(root: Path) -> None:
-    text = "".join(f"line {number} of an ordinary source file, as long as such lines are\n" for number in range(10))
+    text = "".join(
+        f"line {number} of an ordinary source file, as long as such lines are\n" for number in range(LINES_PER_FILE)
+    )
     for number in range(FILES):
         directory = root / f"d{number // FILES_PER_DIRECTORY:03}"
         if number % FILES_PER_DIRECTORY == 0:
@@ -108,8 +112,8 @@ async def figures(directory: Path, *, quick: bool) -> list[Figure]:
     tree, agent = directory / "tree", Agent(directory)
     make_tree(tree)
     matches = FILES // NEEDLE_EVERY
-    large, small, ours = directory / "large", directory / "large floor", iter(range(1_000_000))
-    for path in (large, small):
+    large, other = directory / "large", directory / "large-floor"
+    for path in (large, other):
         path.write_bytes(b"an ordinary line of a large file\n" * (EDITED_BYTES // 33) + b"value 0\n")
     for number in range(PATCHED_FILES):
         for name in (f"p{number}", f"q{number}"):
@@ -129,15 +133,15 @@ async def figures(directory: Path, *, quick: bool) -> list[Figure]:
         result = msgspec.json.decode(await agent.call("listFiles", path="tree", recursive=True))
         assert result["truncated"]
 
+    edited, patched = itertools.count(), itertools.count()
+
     async def edit() -> None:
-        number = next(ours)
+        number = next(edited)
         edits = [{"old": f"value {number}\n", "new": f"value {number + 1}\n"}]
         await agent.call("editFile", path="large", edits=edits)
 
     async def edit_floor() -> None:
-        rewrite(small, b"value", b"value")
-
-    patched = iter(range(1_000_000))
+        rewrite(other, b"value", b"value")
 
     async def patch() -> None:
         number = next(patched)
@@ -153,11 +157,11 @@ async def figures(directory: Path, *, quick: bool) -> list[Figure]:
     walk = ["--no-ignore", "--hidden", str(tree)]
     few, many = (3, 10) if quick else (9, 40)
     return [
-        Figure("search, 50 matches", search, lambda: rg("--fixed-strings", NEEDLE, *walk), few),
-        Figure("search, truncated", search_dense, lambda: rg("--fixed-strings", "ordinary", *walk), few),
-        Figure("list, truncated", listing, lambda: rg("--files", *walk), few),
-        Figure("edit of 4 MB", edit, edit_floor, many),
-        Figure("patch of 10 files", patch, patch_floor, many),
+        Figure("search_few", search, lambda: rg("--fixed-strings", NEEDLE, *walk), few),
+        Figure("search_many", search_dense, lambda: rg("--fixed-strings", "ordinary", *walk), few),
+        Figure("list", listing, lambda: rg("--files", *walk), few),
+        Figure("edit_4mb", edit, edit_floor, many),
+        Figure("patch_10_files", patch, patch_floor, many),
     ]
 
 

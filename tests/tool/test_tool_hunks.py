@@ -198,3 +198,30 @@ def test_a_patch_of_all_lines_turns_one_file_into_the_other(
             for number in range(b - a):
                 if ends[a + number] and c + number < len(new) - 1:
                     assert kept[c + number] + "\n" == old[a + number] + ends[a + number]
+
+
+@given(
+    st.lists(st.sampled_from(["keep", "drop", "replace", "add"]), max_size=30),
+    st.integers(0, 3),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+def test_what_difflib_says_of_two_files_turns_one_into_the_other(
+    plan: list[str], context: int, end: str, ended: bool
+) -> None:
+    old = [f"line {number}" for number, kind in enumerate(plan) if kind != "add"]
+    new = [f"{'line' if kind == 'keep' else kind} {number}" for number, kind in enumerate(plan) if kind != "drop"]
+    hunks = [line.partition(" ")[0] if line.startswith("@@") else line for line in diffed(old, new, context)]
+    before, after = joined(old, end, ended), joined(new, end, ended)
+    if not hunks or (not context and "add" in plan) or b"\n" not in before:
+        return  # nothing changes, or nothing would say where, or with which line end
+
+    assert patched(before, *hunks) == after
+
+
+def diffed(old: list[str], new: list[str], context: int) -> list[str]:
+    return list(difflib.unified_diff(old, new, n=context, lineterm=""))[2:]
+
+
+def joined(lines: list[str], end: str, ended: bool) -> bytes:
+    return (end.join(lines) + (end if ended and lines else "")).encode()
