@@ -165,11 +165,11 @@ async def _verify(plans: Sequence[_Plan], context: ToolContext) -> None:
     problems: list[ToolError] = []
     seen: dict[Identity, _Plan] = {}
     for plan in plans:
+        await trio.lowlevel.checkpoint()  # small files are read without one
         try:
             await _prepare(plan, context)
-            if plan.identity is not None and (other := seen.setdefault(plan.identity, plan)) is not plan:
-                names = f"{path_text(str(other.path))} and {path_text(str(plan.path))}"
-                raise ToolError("patch conflict", f"{names} are two names of one file (hard links); change it once")
+            if plan.identity is not None:
+                _require_other_file(seen.setdefault(plan.identity, plan), plan)
         except ToolError as exc:
             problems.append(exc)
     total = sum(plan.changed_bytes for plan in plans)
@@ -181,6 +181,13 @@ async def _verify(plans: Sequence[_Plan], context: ToolContext) -> None:
         if len(problems) > _PROBLEMS_TOLD:
             told.append(f"and {len(problems) - _PROBLEMS_TOLD} more")
         raise ToolError(problems[0].kind, "\n".join(told) + "\nNo file was changed.")
+
+
+def _require_other_file(one: _Plan, other: _Plan) -> None:
+    """Raises: ToolError if new content for one would be new content for the other."""
+    if one is not other and any(isinstance(change, Update) for change in one.changes + other.changes):
+        names = f"{path_text(str(one.path))} and {path_text(str(other.path))}"
+        raise ToolError("patch conflict", f"{names} are two names of one file (hard links); change it once")
 
 
 async def _prepare(plan: _Plan, context: ToolContext) -> None:

@@ -156,6 +156,11 @@ REFUSED: list[tuple[str, list[str], str]] = [
         ["*** Update File: twin1", "@@", "-a", "+b", "*** Update File: twin2", "@@", "-a", "+b"],
         "patch conflict: ",
     ),
+    (
+        "hard links",
+        ["*** Update File: twin1", "@@", "-a", "+b", "*** Delete File: twin2"],
+        "patch conflict: ",
+    ),
     ("in a file", ["*** Add File: good/x", "+x"], "not a directory: "),
     ("directory", ["*** Delete File: sub"], "not regular: "),
     ("directory", ["*** Update File: sub", "@@", "-a", "+b"], "not regular: "),
@@ -250,6 +255,24 @@ async def test_links_stay_and_their_targets_are_changed(world: World) -> None:
     assert os.readlink(world.directory / "link") == "target"
     assert world.content("target") == world.content("twin") == world.content("other") == b"longer\n"
     assert world.names() == ["link", "other", "target", "twin"]
+
+
+async def test_both_names_of_a_file_can_go_or_move(world: World) -> None:
+    for name in ("one", "other"):
+        world.file(name, b"a\n")
+        os.link(world.directory / name, world.directory / f"{name}2")
+        await world.ok("readFile", path=name)
+        await world.ok("readFile", path=f"{name}2")
+
+    await world.ok(
+        "applyPatch",
+        patch=patch(
+            "*** Delete File: one", "*** Delete File: one2", "*** Delete File: other", "*** Update File: other2",
+            "*** Move to: moved",
+        ),
+    )  # fmt: skip
+
+    assert (world.names(), world.content("moved")) == (["moved"], b"a\n")
 
 
 async def test_limits_are_kept(tmp_path: Path) -> None:
