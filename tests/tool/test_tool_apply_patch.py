@@ -208,7 +208,7 @@ async def test_if_one_part_cannot_be_done_nothing_is_and_nothing_waits(
     os.mkfifo(world.directory / "pipe")
     os.truncate(world.directory / "sparse", 2 * 1024**3)
 
-    with trio.fail_after(2):
+    with trio.fail_after(10):
         text = await world.refused(
             "applyPatch", patch=patch("*** Update File: first", "@@", "-a", "+b", "*** Add File: new/f", "+x", *lines)
         )
