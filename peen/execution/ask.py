@@ -144,7 +144,7 @@ class Asker:
             request_sequence=self._steps.message_sequence,
             response=Raw(_encode(response)),
             usage=answer.usage,
-            finish_reason=answer.finish_reason,
+            finish_reason=answer.finish_reason or None,
             response_model=answer.response_model,
             started_at_ms=began_ms,
             completed_at_ms=self._entropy.now_ms(),

@@ -1,43 +1,63 @@
-"""Reads a chat completions answer off the wire as it comes, and knows when it may stop reading."""
+"""Reads a model's answer off the wire as it comes, whatever of a stream it is, and knows when it may stop reading."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import msgspec
 import trio
 
 from peen.errors import ModelError
-from peen.model.chatstream import ChatTranslator
-from peen.model.chatwire import Chunk, ErrorObject, decode_chunk
-from peen.model.refusal import looks_like_html, stream_error, unexpected_page
+from peen.model.refusal import looks_like_html, unexpected_page
 from peen.model.sse import SseEvent, SseParser
 from peen.model.stream import StreamEvent
+from peen.model.surrogates import Mender
 from peen.model.transport import Reply
 
 USAGE_S: Final = 2.0
 """How long an answer that has its finish reason waits for the usage and the end of the stream."""
 CLOSE_S: Final = 0.1
 """How long it waits after `[DONE]`, when only the connection's further use is at stake."""
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+"""The longest document that is read in the place of a stream."""
 _DONE: Final = b"[DONE]"
-_decode_error: Final = msgspec.json.Decoder(ErrorObject).decode
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class Translator(Protocol):
+    """Reads the events of one answer in a provider's dialect."""
+
+    ended: bool
+    """The answer has its end; what may follow is usage."""
+    has_halves: bool
+    """Some text was cut inside a character; see `peen.model.surrogates`."""
+
+    def read(self, event: SseEvent, out: list[StreamEvent]) -> None:
+        """Append to `out` what `event` says. Raises: ModelError if it is an error, msgspec.DecodeError."""
+
+    def read_whole(self, body: bytes, out: list[StreamEvent]) -> None:
+        """The same of a document in the place of a stream."""
+
+    def done(self, out: list[StreamEvent]) -> None:
+        """`[DONE]` came."""
 
 
 class ChatReader:
-    """The events of one streamed answer; an iterator.
+    """The events of one answer; an iterator.
 
     It reads on to the end of the body, since only then the connection serves the next round, but a server that
-    keeps silent or breaks off after the finish reason takes nothing away from an answer that is whole.
+    keeps silent or breaks off after the finish reason takes nothing away from an answer that is whole. A body that
+    holds no event at all is read as a document, if it can be one.
     """
 
-    def __init__(self, reply: Reply, translator: ChatTranslator, hide: Callable[[Chunk], Chunk], place: str) -> None:
-        """`hide` takes secrets out of a chunk; `place` is the provider's address, for messages."""
-        self._reply, self._translator, self._hide, self._place = reply, translator, hide, place
+    def __init__(self, reply: Reply, translator: Translator, place: str) -> None:
+        """`place` is the provider's address, for messages."""
+        self._reply, self._translator, self._place = reply, translator, place
         self._parser = SseParser()
         self._events: deque[StreamEvent] = deque()
-        self._begin = b""
+        self._mender = Mender()
+        self._begin = bytearray()
         self._understood = False
         self._done = False
         self._over = False
@@ -55,10 +75,9 @@ class ChatReader:
     async def _read(self) -> None:
         piece = await self._receive()
         try:
-            found = self._parser.feed(piece) if piece else self._parser.finish()
-            for event in found:
+            for event in self._parser.feed(piece) if piece else self._parser.finish():
                 self._take(event)
-        except (msgspec.DecodeError, RecursionError) as exc:
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
             if piece:
                 raise ModelError(
                     f"the provider's stream holds an event that is not valid: {exc}", kind="bad_stream", retryable=True
@@ -66,10 +85,10 @@ class ChatReader:
             # The last event is whole only if its line was: this one was cut, and whoever folds the events will say so.
         if not piece:
             self._over = True
-            if not self._understood and looks_like_html(self._begin):
-                raise unexpected_page(self._reply.headers.get("content-type", ""), self._begin, place=self._place)
-        elif not self._understood:
-            self._begin = piece
+            if not self._understood:
+                self._read_document()
+        elif not self._understood and len(self._begin) < MAX_BODY_BYTES:
+            self._begin += piece
 
     async def _receive(self) -> bytes:
         if not (self._translator.ended or self._done):
@@ -86,23 +105,27 @@ class ChatReader:
     def _take(self, event: SseEvent) -> None:
         if self._done:
             return
-        if event.data == _DONE:
-            self._done = self._understood = True
-            return
-        if event.name == "error":
-            raise stream_error(self._error_in(event.data))
-        chunk = decode_chunk(event.data)
-        self._understood = True
-        if chunk.error is not None:
-            chunk = self._hide(chunk)
         out: list[StreamEvent] = []
-        self._translator.take(chunk, out)
-        self._events.extend(out)
+        if event.data == _DONE:
+            self._done = True
+            self._translator.done(out)
+        else:
+            self._translator.read(event, out)
+        self._understood = True
+        self._events.extend(self._mender.mend(out) if self._translator.has_halves else out)
 
-    def _error_in(self, data: bytes) -> ErrorObject | str:
-        """Of an event called `error`: in the usual shape, without its envelope, or as plain text."""
+    def _read_document(self) -> None:
+        """What came was no stream: the answer of a server that does not stream, its error, or something else."""
+        body = bytes(self._begin.removeprefix(_BOM).strip())
+        if looks_like_html(body):
+            raise unexpected_page(self._reply.headers.get("content-type", ""), body, place=self._place)
+        if not body.startswith(b"{"):
+            return
+        out: list[StreamEvent] = []
         try:
-            error = decode_chunk(data).error or _decode_error(data)
-        except (msgspec.DecodeError, RecursionError):
-            error = data.decode("utf-8", "replace")
-        return self._hide(Chunk(error=error)).error or error
+            self._translator.read_whole(body, out)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
+            raise ModelError(
+                f"{self._place} answered with JSON that is no answer", kind="bad_response", retryable=True
+            ) from exc
+        self._events.extend(self._mender.mend(out) if self._translator.has_halves else out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Self
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -15,9 +15,9 @@ from peen import __version__
 from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.model.chatbody import ChatBodies
-from peen.model.chatreader import ChatReader
+from peen.model.chatreader import MAX_BODY_BYTES, ChatReader
 from peen.model.chatstream import ChatTranslator
-from peen.model.chatwire import Chunk, decode_chunk, decode_models
+from peen.model.chatwire import ErrorObject, decode_models
 from peen.model.effort import fit, openai_levels
 from peen.model.openaimodels import by_preference
 from peen.model.refusal import status_error, unexpected_page
@@ -26,7 +26,6 @@ from peen.model.transport import Reply, Transport, origin
 from peen.wire.worker import UpstreamConfig
 
 DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
-MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 CLOSE_S: Final = 2.0
 ERROR_BODY_S: Final = 10.0
@@ -104,12 +103,10 @@ class OpenAiUpstream:
             if reply.status != 200:
                 raise await self._status_error(reply)
             content_type = reply.headers.get("content-type", "").lower()
-            if "json" in content_type:
-                yield _Answer(await self._whole_answer(reply, request))
-            elif "html" in content_type:
+            if "html" in content_type:
                 raise unexpected_page(content_type, await _read_error(reply), place=self._place)
-            else:
-                yield ChatReader(reply, ChatTranslator(request.model_id), self._hide, self._place)
+            # What else the body is called says little: servers name streams `application/json`, and the reverse.
+            yield ChatReader(reply, ChatTranslator(request.model_id, hide=self._hide), self._place)
 
     async def aclose(self) -> None:
         """Close the connections that are kept open."""
@@ -132,44 +129,13 @@ class OpenAiUpstream:
             body = body.replace(self._key.encode(), b"[key]")
         return status_error(reply.status, reply.headers, body, now_ms=self._entropy.now_ms(), place=self._place)
 
-    async def _whole_answer(self, reply: Reply, request: ModelRequest) -> list[StreamEvent]:
-        """From a server that does not stream, or that has only an error to tell."""
-        body = await _read(reply, MAX_BODY_BYTES)
-        try:
-            chunk = decode_chunk(body)
-        except (msgspec.DecodeError, RecursionError) as exc:
-            raise ModelError(
-                f"{self._place} answered with JSON that is no answer", kind="bad_response", retryable=True
-            ) from exc
-        events: list[StreamEvent] = []
-        ChatTranslator(request.model_id).take(self._hide(chunk), events)
-        return events
-
-    def _hide(self, chunk: Chunk) -> Chunk:
+    def _hide(self, error: ErrorObject | str) -> ErrorObject | str:
         """The same without the key, which some servers repeat when they refuse it."""
-        error = chunk.error
-        if error is None or self._key is None:
-            return chunk
+        if self._key is None:
+            return error
         if isinstance(error, str):
-            return msgspec.structs.replace(chunk, error=error.replace(self._key, "[key]"))
-        hidden = msgspec.structs.replace(error, message=(error.message or "").replace(self._key, "[key]") or None)
-        return msgspec.structs.replace(chunk, error=hidden)
-
-
-class _Answer:
-    """Events that are all there."""
-
-    def __init__(self, events: list[StreamEvent]) -> None:
-        self._events = iter(events)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StreamEvent:
-        await trio.lowlevel.checkpoint()
-        for event in self._events:
-            return event
-        raise StopAsyncIteration
+            return error.replace(self._key, "[key]")
+        return msgspec.structs.replace(error, message=(error.message or "").replace(self._key, "[key]") or None)
 
 
 async def _read(reply: Reply, most: int) -> bytes:

@@ -345,7 +345,7 @@ async def test_a_server_that_never_closes_delays_an_answer_a_little(
     ("pieces", "kind"),
     [
         ((TEXT,), "stream_cut"),
-        ((TEXT, DONE), "stream_cut"),
+        ((DONE,), "stream_cut"),
         ((TEXT, b'data: {"choices":[{"index"'), "stream_cut"),
         ((), "stream_cut"),
         ((TEXT, Broken()), "transport"),
@@ -366,6 +366,12 @@ async def test_a_stream_without_a_proper_end_is_an_error_that_is_tried_again(
     found = await failure(*pieces)
 
     assert (found.kind, found.retryable) == (kind, True)
+
+
+async def test_done_is_an_end_also_without_a_finish_reason() -> None:
+    found = await answer(TEXT, DONE)
+
+    assert (found.text, found.finish_reason) == ("hi", "")
 
 
 async def test_a_status_is_an_error_with_the_providers_words_and_wait() -> None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from email.utils import formatdate
 from functools import partial
 from typing import Final
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.model.fold import Fold
+from peen.model.script import Fault, RawResponse
 from peen.model.scripted import Performance, ScriptedUpstream
 from peen.model.sse import SseEvent
 from peen.testing.upstream.http import HttpConnection, HttpRequest
@@ -109,10 +111,23 @@ class UpstreamServer:
                 status=404,
             )
         except ModelError as refused:
-            waits = refused.retry_after_ms
-            headers = {} if waits is None else {"retry-after": f"{waits / 1000:g}"}
-            status = refused.http_status or (500 if refused.retryable else 400)
-            return await send(status, self._wire.refusal(refused), headers)
+            return await self._refuse(connection, logged, refused)
+
+    async def _refuse(
+        self, connection: HttpConnection, logged: Logged, refused: ModelError, fault: Fault | None = None
+    ) -> bool:
+        waits_ms, form = refused.retry_after_ms, "seconds" if fault is None else fault.retry_after_as
+        headers: dict[str, str] = {}
+        if waits_ms is not None and form == "date":
+            # Whole seconds: rounded up, so that nobody comes too early.
+            until_s = -(-(self._entropy.now_ms() + waits_ms) // 1000)
+            headers["retry-after"] = formatdate(until_s, usegmt=True)
+        elif waits_ms is not None and form == "milliseconds":
+            headers["retry-after-ms"] = str(waits_ms)
+        elif waits_ms is not None:
+            headers["retry-after"] = f"{waits_ms / 1000:g}"
+        status = refused.http_status or (500 if refused.retryable else 400)
+        return await _document(connection, logged, status, self._wire.refusal(refused), headers)
 
     def _check_key(self, request: HttpRequest) -> None:
         if self._options.api_key is not None and self._wire.key_of(request.headers) != self._options.api_key:
@@ -129,8 +144,7 @@ class UpstreamServer:
         performance = self._upstream.perform(asked.request)
         self._open += 1
         try:
-            play = self._stream if asked.stream else self._whole
-            work = partial(play, connection, asked, performance, logged)
+            work = partial(self._play(asked, performance), connection, asked, performance, logged)
             if performance.pauses or self._options.byte_by_byte:
                 return await _watched(connection, logged, work)
             try:
@@ -138,8 +152,41 @@ class UpstreamServer:
             except trio.BrokenResourceError:
                 logged.closed_early = True
                 return False
+        except ModelError as refused:
+            return await self._refuse(connection, logged, refused, performance.fault)
         finally:
             self._open -= 1
+
+    def _play(self, asked: Asked, performance: Performance) -> Callable[..., Awaitable[bool]]:
+        if performance.answer.raw is not None:
+            return self._raw
+        return self._stream if asked.stream else self._whole
+
+    async def _raw(self, connection: HttpConnection, _asked: Asked, performance: Performance, logged: Logged) -> bool:
+        """The bytes that the script has written down."""
+        await performance.answer_status()
+        response = performance.answer.response or RawResponse()
+        logged.status = response.status
+        named = {name.lower(): value for name, value in response.headers.items()}
+        connection.begin(response.status, {**_STREAM, **named})
+        for piece in performance.answer.raw or ():
+            if piece.pause_ms is not None:
+                await connection.flush()
+                await trio.sleep(piece.pause_ms / 1000)
+            elif piece.stop is not None:
+                await connection.flush()
+                if piece.stop == "silence":
+                    await trio.sleep_forever()
+                if piece.stop == "reset":
+                    connection.reset()
+                return False
+            else:
+                data = piece.encoded()
+                # Bytes in hex, and text that has line ends of its own, are meant as they are.
+                if piece.hex is None and b"\r" not in data:
+                    data = data.replace(b"\n", self._line_end)
+                await self._write(connection, data, at_once=True)
+        return await connection.finish()
 
     async def _stream(self, connection: HttpConnection, asked: Asked, performance: Performance, logged: Logged) -> bool:
         await performance.answer_status()
@@ -164,6 +211,8 @@ class UpstreamServer:
             return await connection.finish()
         if performance.fault is not None:  # the stream was cut: what was written goes out, and then nothing more
             await connection.flush()
+            if performance.fault.kind == "reset":
+                connection.reset()
             return False
         for frame in writer.end():
             await self._send(connection, frame, at_once=False)
@@ -186,7 +235,9 @@ class UpstreamServer:
     async def _send(self, connection: HttpConnection, frame: SseEvent, *, at_once: bool) -> None:
         end = self._line_end
         name = b"event: %b%b" % (frame.name.encode(), end) if frame.name else b""
-        data = b"%bdata: %b%b%b" % (name, frame.data, end, end)
+        await self._write(connection, b"%bdata: %b%b%b" % (name, frame.data, end, end), at_once=at_once)
+
+    async def _write(self, connection: HttpConnection, data: bytes, *, at_once: bool) -> None:
         if not self._options.byte_by_byte:
             await connection.write(data, at_once=at_once)
             return
