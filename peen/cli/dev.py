@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,12 @@ from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
 from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.openai import OpenAiWire
+from peen.testing.upstream.responses import ResponsesWire
+from peen.testing.upstream.wire import Wire
 
 BACKLOG: Final = 128
-_WIRES: Final = {"openai": OpenAiWire}
+_WIRES: Final[dict[str, tuple[Callable[[], Wire], ...]]] = {"openai": (OpenAiWire, ResponsesWire)}
+"""Dialects by the name of their family; the first one lists the models."""
 
 
 @click.group()
@@ -52,7 +56,8 @@ def upstream(
     """
     played = ScriptedUpstream("dev", None if script is None else load_script(script), with_demo=script is None)
     options = Options(strict=strict, api_key=api_key, byte_by_byte=byte_by_byte, crlf=crlf)
-    server = UpstreamServer(played, _WIRES[wire](), SystemEntropy(), options)
+    first, *also = (make() for make in _WIRES[wire])
+    server = UpstreamServer(played, first, SystemEntropy(), options, also=also)
     sys.setswitchinterval(0.0002)
     trio.run(_serve, server, host, port)
 

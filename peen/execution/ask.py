@@ -18,6 +18,7 @@ from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
+from peen.model.reasoning import kept_reasoning
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
 from peen.wire.model import ToolDefinition
@@ -132,6 +133,9 @@ class Asker:
             finish_reason=answer.finish_reason,
             response_model=answer.response_model,
             usage=answer.usage,
+            provider_reasoning=kept_reasoning(
+                answer.provider_reasoning, upstream=self._setup.upstream.name, model=self._setup.model.model_id
+            ),
         )
         return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
 
@@ -170,4 +174,5 @@ def reply_message(output: ModelOutput, model: str) -> MessageRecord:
         model=model,
         thinking=output.thinking or None,
         tool_calls=output.calls or None,
+        provider_reasoning=output.provider_reasoning,
     )

@@ -75,7 +75,7 @@ class ChatTranslator:
     def read(self, event: SseEvent, out: list[StreamEvent]) -> None:
         """Append to `out` what `event` says. Raises: ModelError if it is an error, msgspec.DecodeError."""
         if event.name == "error":
-            raise stream_error(self._hide(_error_in(event.data)))
+            raise stream_error(self._hide(error_in(event.data)))
         self.take(self._chunk(event.data), out)
 
     def read_whole(self, body: bytes, out: list[StreamEvent]) -> None:
@@ -223,7 +223,7 @@ class ChatTranslator:
         return self._calls[-1] if self._calls else None
 
 
-def _error_in(data: bytes) -> ErrorObject | str:
+def error_in(data: bytes) -> ErrorObject | str:
     """Of an event called `error`: in the usual shape, without its envelope, or as plain text."""
     try:
         return decode_chunk(data).error or _decode_error(data)

@@ -14,12 +14,13 @@ from peen.model.stream import (
     CallStarted,
     CallStopped,
     Finished,
+    ReasoningKept,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
     UsageReported,
 )
-from peen.wire.worker import ToolCallRecord, Usage
+from peen.wire.worker import NOTHING, ToolCallRecord, Usage
 
 LENGTH: Final = "length"
 MAX_ANSWER_CHARACTERS: Final = 4 * 1024 * 1024
@@ -32,6 +33,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     """One finished answer of a model. Text and calls may both be absent: an empty answer is a legal one.
 
     `truncated` says that the output limit cut the answer; its calls, whole or not, have been dropped.
+    `provider_reasoning` holds the items of a `ReasoningKept`.
     """
 
     text: str
@@ -41,6 +43,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     usage: Usage
     response_model: str
     truncated: bool = False
+    provider_reasoning: Raw = NOTHING
 
 
 class _OpenCall:
@@ -66,6 +69,7 @@ class Fold:
         self._calls: dict[int, _OpenCall] = {}
         self._ids: set[str] = set()
         self._usage = Usage()
+        self._kept = NOTHING
         self._size = 0
         self._finished: Finished | None = None
 
@@ -99,6 +103,10 @@ class Fold:
                 self._open_call(event.index).stopped = True
             case UsageReported():
                 self._usage = merge_usage(self._usage, event.usage)
+            case ReasoningKept():
+                self._size += len(bytes(event.items))
+                self._grow("")
+                self._kept = event.items
             case Finished():
                 self._finished = event
         return event
@@ -127,6 +135,7 @@ class Fold:
             usage=self._usage,
             response_model=self._finished.response_model,
             truncated=truncated,
+            provider_reasoning=self._kept,
         )
 
     def _start(self, event: CallStarted) -> CallStarted:

@@ -14,7 +14,7 @@ import trio
 
 from peen.entropy import SystemEntropy
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
-from peen.model.openai import DEFAULT_BASE_URL, OpenAiUpstream
+from peen.model.openai import OpenAiUpstream, base_url_of
 from peen.model.route import transport_for
 from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
@@ -178,13 +178,14 @@ def _build_openai(config: UpstreamConfig, environ: Mapping[str, str]) -> Upstrea
     key = None if config.api_key_env is None else environ.get(config.api_key_env, "").strip()
     if key is not None and not (key and key.isascii() and key.isprintable()):
         raise _invalid(config, f"the key in {config.api_key_env} holds characters that no HTTP header may have")
-    transport = transport_for(config.base_url or DEFAULT_BASE_URL, environ)
+    transport = transport_for(base_url_of(config), environ)
     return OpenAiUpstream(config, key, transport, SystemEntropy())
 
 
 _BUILDERS: Final[dict[str, Callable[[UpstreamConfig, Mapping[str, str]], Upstream]]] = {
     "openai": _build_openai,
     "scripted": _build_scripted,
+    "zai-coding": _build_openai,
 }
 
 

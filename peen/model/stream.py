@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord, Usage
@@ -54,6 +54,12 @@ class UsageReported(Struct, frozen=True):
     usage: Usage
 
 
+class ReasoningKept(Struct, frozen=True):
+    """Reasoning that the provider wants back byte for byte; never shown. `items` is JSON of the upstream's own form."""
+
+    items: Raw
+
+
 class Finished(Struct, frozen=True, gc=False):
     """The provider ended the answer. Only `UsageReported` may follow.
 
@@ -64,7 +70,9 @@ class Finished(Struct, frozen=True, gc=False):
     response_model: str
 
 
-StreamEvent = TextDelta | ThinkingDelta | CallStarted | CallDelta | CallStopped | UsageReported | Finished
+StreamEvent = (
+    TextDelta | ThinkingDelta | CallStarted | CallDelta | CallStopped | UsageReported | ReasoningKept | Finished
+)
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):

@@ -43,8 +43,10 @@ _TAIL: Final = """\
 | Field | Meaning |
 |---|---|
 | `name` | Unique, not empty, without `/`. A model is called `<name>/<model>`. |
-| `type` | `openai` (chat completions, which most servers of models speak), or `scripted`. |
-| `baseUrl` | Of `openai`: address of the provider, up to and with `/v1`. Default `https://api.openai.com/v1`. |
+| `type` | `openai` (OpenAI, and most other servers of models), `zai-coding` (Z.ai's coding plan), or `scripted`. |
+| `baseUrl` | Address of the provider, up to and with its version (`/v1`). Default: that of OpenAI, or of Z.ai. |
+| `api` | Of `openai`: `chat` (chat completions, the default) or `responses`. |
+| `stream` | Of `openai` and `zai-coding`: `false` asks for each answer in one piece. |
 | `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
 | `imageInput` | `false` marks every model of the upstream as text-only. |
 | `script` | Of `scripted`: path of a script, absolute or relative to `PEEN_CONFIG_DIR`. Without it the demo answers. |
@@ -58,6 +60,15 @@ model: sessions, feeds, transcripts and Stop work. A message whose model is miss
 asked again, for at most 3 s and not within 5 s of the last time. If they answer, the message is carried out; otherwise
 it is refused with `VALIDATION_FAILED` and the reason, and nothing is stored. A start is refused if a setting is wrong:
 if all upstreams answered and none has a model, or if the upstream of `PEEN_DEFAULT_MODEL` answered without that model.
+
+The base URLs are `https://api.openai.com/v1` for `openai` and `https://api.z.ai/api/coding/paas/v4` for `zai-coding`.
+With `api: responses` nothing is stored at the provider. With `stream: false` the whole answer has to come within
+`PEEN_PROVIDER_IDLE_TIMEOUT`.
+
+Reasoning that a model shows is for display and goes back to nobody, with two exceptions: the encrypted reasoning of the
+Responses API, byte for byte, and the reasoning of `zai-coding`; each only to the upstream and the model that it came
+from. Models of OpenAI that reason are asked for summaries with `api: responses`, which OpenAI gives to verified
+organizations only. `zai-coding` models always think; `reasoningEffort` is for `glm-5.3` (`low`, `high`, `max`).
 
 Windows are taken from the list where it publishes them (`context_window`, `context_length` or
 `max_model_len`). While turns run, a provider that fails, refuses for the moment or falls silent is asked again, up to

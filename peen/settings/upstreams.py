@@ -13,9 +13,12 @@ import msgspec
 from peen.settings.environment import is_reserved
 from peen.wire.worker import UpstreamConfig
 
-KNOWN_TYPES: Final = ("openai", "scripted")
+KNOWN_TYPES: Final = ("openai", "scripted", "zai-coding")
 EMBEDDED: Final = UpstreamConfig(name="scripted", type="scripted")
 EMBEDDED_MODEL: Final = "scripted/demo"
+
+_APIS: Final = ("chat", "responses")
+_CHAT_TYPES: Final = {"openai": "OpenAI", "zai-coding": "Z.ai"}  # who is behind the type's own address
 
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ADAPTERS_TO_COME: Final = {"ANTHROPIC_API_KEY": "anthropic"}
@@ -88,11 +91,22 @@ def _checked(entry: UpstreamConfig, seen: set[str], environ: Mapping[str, str], 
         _check_url(entry.base_url)
     if entry.api_key_env is not None:
         _check_key_variable(entry.api_key_env, environ)
-    if entry.type == "openai" and entry.base_url is None and entry.api_key_env is None:
-        raise ValueError("apiKeyEnv is missing: without a baseUrl the provider is OpenAI, which wants a key")
+    _check_chat_fields(entry)
     if entry.script is None:
         return entry
     return msgspec.structs.replace(entry, script=str(_script(entry.script, config_dir)))
+
+
+def _check_chat_fields(entry: UpstreamConfig) -> None:
+    owner = _CHAT_TYPES.get(entry.type)
+    if owner is not None and entry.base_url is None and entry.api_key_env is None:
+        raise ValueError(f"apiKeyEnv is missing: without a baseUrl the provider is {owner}, which wants a key")
+    if entry.api is not None and entry.type != "openai":
+        raise ValueError(f"api belongs to upstreams of the type 'openai', not {entry.type!r}")
+    if entry.api is not None and entry.api not in _APIS:
+        raise ValueError(f"api {entry.api!r} is neither {' nor '.join(map(repr, _APIS))}")
+    if not entry.stream and owner is None:
+        raise ValueError(f"stream belongs to upstreams of the types {' and '.join(map(repr, _CHAT_TYPES))}")
 
 
 def _check_url(url: str) -> None:

@@ -96,7 +96,7 @@ PARTS: Final = (
     _OPENING_NOTICES,
     _of_session("notice", "data"),
     _of_session("feed", "data"),
-    _of_session("message", "content", "thinking", "tool_calls"),
+    _of_session("message", "content", "thinking", "tool_calls", "provider_reasoning"),
     _of_owner("activity", "execution", "given", "output"),
     _of_owner("control_event", "execution", "data"),
     _of_owner("model_call", "model_run", "response"),

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from peen.ids import SessionNo
 from peen.store import feed, keys, sessions
 from peen.store.database import Reader, Tx
-from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
+from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord, ToolCallRecord
 
 
 class MessageRow(NamedTuple):
@@ -32,8 +33,8 @@ class MessageRow(NamedTuple):
 
 _INSERT: Final = """
 INSERT INTO message (key, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
-                     injected_kind, created_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     injected_kind, created_at_ms, provider_reasoning)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _PAGE: Final = """
 SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thinking, m.tool_calls, m.tool_call_id,
@@ -43,7 +44,7 @@ SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thin
 """
 _SELECT_HISTORY: Final = """
 SELECT key & 0xFFFFFFFF, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
-       injected_kind
+       injected_kind, provider_reasoning
   FROM message
 """
 _HISTORY: Final = _SELECT_HISTORY + " WHERE key > ? AND key <= ? ORDER BY key"
@@ -65,7 +66,8 @@ def append(tx: Tx, session_no: SessionNo, messages: Sequence[MessageRecord], *, 
         calls = None if message.tool_calls is None else msgspec.json.encode(message.tool_calls)
         row = (message.role, message.content, message.model, message.thinking, calls, message.tool_call_id)
         flags = (int(message.is_error), int(message.injected), message.injected_kind, at_ms)
-        tx.execute(_INSERT, (keys.join(session_no, sequence), turn_no, *row, *flags))
+        kept = None if message.provider_reasoning == NOTHING else bytes(message.provider_reasoning)
+        tx.execute(_INSERT, (keys.join(session_no, sequence), turn_no, *row, *flags, kept))
         if message.role == "assistant":
             logged.append(("agent.message", sequence))
     feed.append_log(tx, session_no, logged, at_ms=at_ms)
@@ -105,7 +107,7 @@ def history(
         message = _history_message(row)
         record = message.message
         # Six bytes is the longest JSON escape of one character.
-        size += 512 + 6 * (len(record.content) + len(record.thinking or "")) + len(row[6] or b"")
+        size += 512 + 6 * (len(record.content) + len(record.thinking or "")) + len(row[6] or b"") + len(row[11] or b"")
         if found and size > max_bytes:
             cursor.close()
             return found, True
@@ -119,11 +121,12 @@ def of_turn(db: Reader | Tx, turn_no: int) -> list[HistoryMessage]:
 
 
 def _history_message(row: tuple[Any, ...]) -> HistoryMessage:
-    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind = row
+    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind, kept = row
     record = MessageRecord(
         role=role, content=content, model=model, thinking=thinking,
         tool_calls=None if calls is None else _TOOL_CALLS.decode(calls),
         tool_call_id=call_id, is_error=bool(is_error), injected=bool(injected), injected_kind=kind,
+        provider_reasoning=NOTHING if kept is None else Raw(kept),
     )  # fmt: skip
     return HistoryMessage(sequence=sequence, turn=turn_no, message=record)
 

@@ -91,7 +91,10 @@ FromController = HelloAck | Result | Command
 
 
 class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
-    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here."""
+    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
+
+    `api` is `chat` (the default) or `responses`; without `stream` answers are asked for in one piece.
+    """
 
     name: str
     type: str
@@ -99,6 +102,8 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     image_input: bool = True
     script: str | None = None
+    api: str | None = None
+    stream: bool = True
 
 
 class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
@@ -155,7 +160,11 @@ class ToolCallRecord(WorkerStruct, frozen=True, kw_only=True):
 
 
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
-    """One row of the transcript, in the order the model receives it."""
+    """One row of the transcript, in the order the model receives it.
+
+    `provider_reasoning` is `{upstream, model, items}`: what the provider wants back byte for byte, and nobody else
+    gets. `items` are in a form of the upstream's own.
+    """
 
     role: Literal["user", "assistant", "tool", "system"]
     content: str
@@ -166,6 +175,7 @@ class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     is_error: bool = False
     injected: bool = False
     injected_kind: str | None = None
+    provider_reasoning: Raw = NOTHING
 
 
 class EventRecord(WorkerStruct, frozen=True, kw_only=True):

@@ -13,8 +13,9 @@ from trio.testing import MockClock
 
 from peen.entropy import SeededEntropy
 from peen.errors import ModelError
-from peen.model.chatbody import KEPT, ChatBodies
+from peen.model.chatbody import ChatBodies
 from peen.model.chatreader import CLOSE_S, USAGE_S
+from peen.model.encoded import KEPT
 from peen.model.fold import Answer, Fold
 from peen.model.openai import ERROR_BODY_S, OpenAiUpstream
 from peen.model.stream import ModelRequest

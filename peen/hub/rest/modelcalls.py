@@ -82,7 +82,7 @@ def messages_of(rows: Iterable[HistoryMessage]) -> list[ModelMessage]:
 
 
 def _as_sent(record: MessageRecord) -> ModelMessage:
-    """Reasoning is for display: it was not sent again."""
+    """Without reasoning: what of it goes back is for its own provider alone, and no text."""
     return msgspec.structs.replace(model_message(record), thinking=None)
 
 

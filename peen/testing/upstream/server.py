@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -66,9 +66,17 @@ class UpstreamServer:
     """
 
     def __init__(
-        self, upstream: ScriptedUpstream, wire: Wire, entropy: Entropy, options: Options | None = None
+        self,
+        upstream: ScriptedUpstream,
+        wire: Wire,
+        entropy: Entropy,
+        options: Options | None = None,
+        *,
+        also: Sequence[Wire] = (),
     ) -> None:
+        """`also` are further dialects, each under a path of its own; keys and models are those of `wire`."""
         self._upstream, self._wire, self._entropy = upstream, wire, entropy
+        self._wires = {each.answer_path: each for each in (wire, *also)}
         self._options = options or Options()
         self._log: deque[Logged] = deque(maxlen=LOGGED)
         self._open = 0
@@ -102,8 +110,8 @@ class UpstreamServer:
             if (request.method, request.path) == ("GET", self._wire.models_path):
                 models = await self._upstream.discover()
                 return await send(200, self._wire.models(models, self._entropy.now_ms() // 1000))
-            if (request.method, request.path) == ("POST", self._wire.answer_path):
-                return await self._answer(connection, request, logged)
+            if request.method == "POST" and (wire := self._wires.get(request.path)) is not None:
+                return await self._answer(connection, request, logged, wire)
             raise ModelError(
                 f"Unknown request URL: {request.method} {request.path}.",
                 kind="unknown_url",
@@ -133,9 +141,9 @@ class UpstreamServer:
         if self._options.api_key is not None and self._wire.key_of(request.headers) != self._options.api_key:
             raise ModelError("Incorrect API key provided.", kind="unauthorized", retryable=False, status=401)
 
-    async def _answer(self, connection: HttpConnection, request: HttpRequest, logged: Logged) -> bool:
+    async def _answer(self, connection: HttpConnection, request: HttpRequest, logged: Logged, wire: Wire) -> bool:
         self._answers += 1
-        asked = self._wire.parse(
+        asked = wire.parse(
             request.body,
             name=str(self._answers),
             created_s=self._entropy.now_ms() // 1000,
@@ -144,7 +152,7 @@ class UpstreamServer:
         performance = self._upstream.perform(asked.request)
         self._open += 1
         try:
-            work = partial(self._play(asked, performance), connection, asked, performance, logged)
+            work = partial(self._play(asked, performance), connection, asked, performance, logged, wire)
             if performance.pauses or self._options.byte_by_byte:
                 return await _watched(connection, logged, work)
             try:
@@ -162,7 +170,9 @@ class UpstreamServer:
             return self._raw
         return self._stream if asked.stream else self._whole
 
-    async def _raw(self, connection: HttpConnection, _asked: Asked, performance: Performance, logged: Logged) -> bool:
+    async def _raw(
+        self, connection: HttpConnection, _asked: Asked, performance: Performance, logged: Logged, _wire: Wire
+    ) -> bool:
         """The bytes that the script has written down."""
         await performance.answer_status()
         response = performance.answer.response or RawResponse()
@@ -188,9 +198,11 @@ class UpstreamServer:
                 await self._write(connection, data, at_once=True)
         return await connection.finish()
 
-    async def _stream(self, connection: HttpConnection, asked: Asked, performance: Performance, logged: Logged) -> bool:
+    async def _stream(
+        self, connection: HttpConnection, asked: Asked, performance: Performance, logged: Logged, wire: Wire
+    ) -> bool:
         await performance.answer_status()
-        writer = self._wire.writer(asked)
+        writer = wire.writer(asked)
         at_once = performance.pauses
         has_begun = False
         try:
@@ -207,7 +219,7 @@ class UpstreamServer:
         except ModelError as broken:
             if not has_begun:
                 self._begin(connection, logged)
-            await self._send(connection, SseEvent("", self._wire.refusal(broken)), at_once=False)
+            await self._send(connection, wire.broken(broken), at_once=False)
             return await connection.finish()
         if performance.fault is not None:  # the stream was cut: what was written goes out, and then nothing more
             await connection.flush()
@@ -222,7 +234,9 @@ class UpstreamServer:
         logged.status = 200
         connection.begin(200, _STREAM)
 
-    async def _whole(self, connection: HttpConnection, asked: Asked, performance: Performance, logged: Logged) -> bool:
+    async def _whole(
+        self, connection: HttpConnection, asked: Asked, performance: Performance, logged: Logged, wire: Wire
+    ) -> bool:
         await performance.answer_status()
         fold = Fold("call")
         async with aclosing(performance.play()) as events:
@@ -230,7 +244,7 @@ class UpstreamServer:
                 fold.add(event)
         if performance.fault is not None:
             return False
-        return await _document(connection, logged, 200, self._wire.whole(asked, fold.finish()))
+        return await _document(connection, logged, 200, wire.whole(asked, fold.finish()))
 
     async def _send(self, connection: HttpConnection, frame: SseEvent, *, at_once: bool) -> None:
         end = self._line_end
