@@ -16,6 +16,7 @@ from peen.errors import ModelError
 from peen.model.chatreader import ChatReader, Translator
 from peen.model.chatstream import ChatTranslator
 from peen.model.fold import Answer, Fold
+from peen.model.responsesstream import ResponsesTranslator
 from peen.model.stream import CallDelta, Finished, StreamEvent, TextDelta, ThinkingDelta
 from peen.model.surrogates import Mender
 
@@ -129,6 +130,52 @@ def test_a_stream_that_is_cut_anywhere_never_runs_a_call_that_the_whole_one_does
         assert cut.text == whole.text
     elif isinstance(cut, Answer):  # the rest would have been an error behind the end
         assert cut.finish_reason or not cut.calls or b"[DONE]" in stream
+
+
+RESPONSES_TYPES = st.sampled_from([
+    "response.output_text.delta", "response.reasoning_summary_text.delta", "response.function_call_arguments.delta",
+    "response.function_call_arguments.done", "response.output_item.added", "response.output_item.done",
+    "response.completed", "response.incomplete", "response.failed", "error", "response.created",
+])  # fmt: skip
+ITEMS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["message", "function_call", "reasoning", "other"])},
+    optional={
+        "name": st.sampled_from(["t", ""]), "call_id": st.sampled_from(["a", "b", ""]), "arguments": TEXTS,
+        "content": st.lists(st.fixed_dictionaries({}, optional={"text": TEXTS | st.integers()}), max_size=2),
+        "encrypted_content": TEXTS, "status": st.sampled_from(["completed", "incomplete", None]),
+    },
+)  # fmt: skip
+ENDINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "output": st.lists(ITEMS, max_size=3),
+        "status": st.sampled_from(["completed", "incomplete", "failed", "queued", None]),
+    },
+)
+RESPONSES_EVENTS = st.fixed_dictionaries(
+    {"type": RESPONSES_TYPES},
+    optional={
+        "delta": TEXTS | st.integers(), "output_index": st.integers(0, 3), "arguments": TEXTS, "item": ITEMS,
+        "response": ENDINGS,
+    },
+)  # fmt: skip
+
+
+@given(st.lists(RESPONSES_EVENTS, max_size=8), st.booleans(), st.lists(st.integers(0, 5000), max_size=20))
+def test_any_events_of_the_responses_api_are_an_answer_or_an_error_however_they_are_split(
+    events: list[dict[str, Any]], names: bool, cuts: list[int]
+) -> None:
+    stream = b"".join(
+        (f"event: {event['type']}\n" if names else "").encode() + b"data: " + json.dumps(event).encode() + b"\n\n"
+        for event in events
+    )
+
+    found = result([stream], ResponsesTranslator(MODEL))
+
+    assert result(split(stream, cuts), ResponsesTranslator(MODEL)) == found
+    if isinstance(found, Answer):
+        for text in (found.text, found.thinking, found.finish_reason, *(call.name for call in found.calls)):
+            text.encode()  # what cannot be encoded could not be stored
 
 
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([b"data: ", b"data:{", b"\n\n", b'{"choices":[', b"<html>"])))

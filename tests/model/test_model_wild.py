@@ -21,10 +21,13 @@ from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest
 from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.openai import OpenAiWire
+from peen.testing.upstream.responses import ResponsesWire
+from peen.testing.upstream.wire import Wire
 from peen.wire.worker import MessageRecord, UpstreamConfig, Usage
 
-EXAMPLE: Final = Path(__file__).parents[2] / "harness_examples" / "streams" / "chat-completions.yaml"
-SCRIPT: Final = load_script(EXAMPLE)
+STREAMS: Final = Path(__file__).parents[2] / "harness_examples" / "streams"
+SCRIPT: Final = load_script(STREAMS / "chat-completions.yaml")
+RESPONSES: Final = load_script(STREAMS / "responses.yaml")
 WAYS: Final = {
     "as it is": Options(),
     "byte by byte": Options(byte_by_byte=True),
@@ -40,6 +43,7 @@ class Want(NamedTuple):
     calls: tuple[tuple[str, str], ...] = ()
     thinking: str = ""
     usage: Usage = Usage()
+    kept: bytes = b"null"
     error: tuple[str, bool] | None = None
 
 
@@ -132,18 +136,64 @@ CASES: Final[dict[str, Want]] = {
 }
 
 
+def completed(text: str = "Hi there", *pairs: tuple[str, str], **more: Any) -> Want:
+    return Want(text, "completed", pairs, **more)
+
+
+RESPONSES_CASES: Final[dict[str, Want]] = {
+    "text": completed(usage=Usage(prompt=7, completion=2)),
+    "text-without-names": completed(),
+    "text-at-the-end": completed(),
+    "refusal": completed(),
+    "unknown-events": completed(),
+    "call": completed("", READ_X),
+    "call-done-alone": completed("", READ_X),
+    "call-item-alone": completed("", READ_X),
+    "call-at-the-end": completed("", READ_X),
+    "calls-mixed": completed("", READ_X, READ_Y),
+    "call-not-started": fails("bad_stream", retried=True),
+    "call-broken": CUT,
+    "incomplete": Want("Hi ", "length"),
+    "incomplete-filter": Want("Hi ", "content_filter"),
+    "incomplete-filter-call": CUT,
+    "failed": BUSY,
+    "failed-rate": fails("rate_limited", retried=True),
+    "failed-quota": fails("quota_exhausted", retried=False),
+    "error-event": BUSY,
+    "error-without-name": fails("context_length_exceeded", retried=False),
+    "error-object": BUSY,
+    "end-none": CUT,
+    "end-none-call": CUT,
+    "end-done-alone": CUT,
+    "end-queued": CUT,
+    "text-cut-in-pair": completed("a🙂b"),
+    "reasoning": completed(
+        thinking="hm\n\nhm", kept=b'[{"type":"reasoning" , "id":"rs","encrypted_content":"xyz"},"message"]'
+    ),
+    "reasoning-text": completed(thinking="hm"),
+    "reasoning-at-the-end": completed(
+        thinking="hm",
+        kept=b'[{"type":"reasoning" ,"summary":[{"text":"hm"}],"encrypted_content":"xyz"},"message"]',
+    ),
+    "document": completed("Hi there", READ_X, usage=Usage(prompt=7)),
+    "document-error": BUSY,
+    "document-other": CUT,
+    "html": fails("bad_response", retried=False),
+}
+
+
 @asynccontextmanager
-async def provider(options: Options) -> AsyncIterator[OpenAiUpstream]:
-    """An adapter in front of a server that plays the example."""
-    server = UpstreamServer(
-        ScriptedUpstream("dev", SCRIPT, with_demo=False), OpenAiWire(), SystemEntropy(), options
-    )  # fmt: skip
+async def provider(options: Options, *, api: str = "chat") -> AsyncIterator[OpenAiUpstream]:
+    """An adapter in front of a server that plays the example of an API."""
+    played = ScriptedUpstream("dev", SCRIPT if api == "chat" else RESPONSES, with_demo=False)
+    wire: Wire = OpenAiWire() if api == "chat" else ResponsesWire()
+    server = UpstreamServer(played, wire, SystemEntropy(), options)
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(partial(trio.serve_listeners, server.serve, listeners))
         url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/v1"
         adapter = OpenAiUpstream(
-            UpstreamConfig(name="dev", type="openai", base_url=url), None, DirectTransport(), SystemEntropy()
+            UpstreamConfig(name="dev", type="openai", base_url=url, api=api), None, DirectTransport(), SystemEntropy()
         )
         yield adapter
         await adapter.aclose()
@@ -162,15 +212,18 @@ def user() -> MessageRecord:
     return MessageRecord(role="user", content="go")
 
 
-def test_every_stream_of_the_example_has_its_outcome_here() -> None:
+def test_every_stream_of_the_examples_has_its_outcome_here() -> None:
     assert list(SCRIPT.models) == list(CASES)
+    assert list(RESPONSES.models) == list(RESPONSES_CASES)
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CASES)
-async def test_a_stream_comes_to(name: str, way: str) -> None:
-    want = CASES[name]
-    async with provider(WAYS[way]) as adapter:
+@pytest.mark.parametrize(
+    ("api", "name"), [*(("chat", name) for name in CASES), *(("responses", name) for name in RESPONSES_CASES)]
+)
+async def test_a_stream_comes_to(api: str, name: str, way: str) -> None:
+    want = CASES[name] if api == "chat" else RESPONSES_CASES[name]
+    async with provider(WAYS[way], api=api) as adapter:
         if want.error is not None:
             with pytest.raises(ModelError) as caught:
                 await ask(adapter, name, [user()])
@@ -179,7 +232,8 @@ async def test_a_stream_comes_to(name: str, way: str) -> None:
         answer = await ask(adapter, name, [user()])
 
     ran = tuple((call.name, bytes(call.arguments).decode()) for call in answer.calls)
-    assert Want(answer.text, answer.finish_reason, ran, answer.thinking, answer.usage) == want
+    kept = bytes(answer.provider_reasoning)
+    assert Want(answer.text, answer.finish_reason, ran, answer.thinking, answer.usage, kept) == want
     assert len({call.id for call in answer.calls}) == len(answer.calls)
 
 
