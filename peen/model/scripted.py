@@ -170,8 +170,6 @@ async def _break_stream(fault: Fault) -> None:
     """Return for a cut, never for silence: there the caller's own idle limit is what ends the wait."""
     if fault.kind == "silence":
         await trio.sleep_forever()
-    if fault.kind == "reset":
-        raise ModelError("the connection to the scripted provider broke", kind="transport", retryable=True)
     if fault.kind == "error":
         raise ModelError(
             fault.message or "the scripted provider is overloaded",

@@ -47,6 +47,7 @@ class Message(Struct, frozen=True):
     content: str | list[ContentPart] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class Function(Struct, frozen=True):
@@ -108,7 +109,11 @@ def parse_chat(body: bytes, *, name: str, created_s: int, strict: bool) -> Asked
     if strict:
         strict_request_check(request)
     include_usage = chat.stream_options is not None and chat.stream_options.include_usage
-    return Asked(request=request, stream=bool(chat.stream), include_usage=include_usage, name=name, created_s=created_s)
+    reasoning = sum(message.reasoning_content is not None for message in chat.messages)
+    return Asked(
+        request=request, stream=bool(chat.stream), include_usage=include_usage, name=name, created_s=created_s,
+        reasoning=reasoning,
+    )  # fmt: skip
 
 
 def refused(problem: str) -> ModelError:

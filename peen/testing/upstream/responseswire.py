@@ -124,8 +124,9 @@ def parse_responses(body: bytes, *, name: str, created_s: int, strict: bool) -> 
         strict_request_check(request)
     keeps = INCLUDE in (asked.include or ())
     return Asked(
-        request=request, stream=bool(asked.stream), include_usage=True, name=name, created_s=created_s, seals=keeps
-    )
+        request=request, stream=bool(asked.stream), include_usage=True, name=name, created_s=created_s, seals=keeps,
+        reasoning=sum(item.type == "reasoning" for _raw, item in given),
+    )  # fmt: skip
 
 
 class _Reading:

@@ -42,13 +42,17 @@ class Options:
 
 
 class Logged(Struct, kw_only=True, rename="camel"):
-    """One request. `status` is 0 until it is answered; `closed_early`: the client left before the answer's end."""
+    """One request. `status` is 0 until it is answered; `closed_early`: the client left before the answer's end.
+
+    `reasoning` counts the earlier answers of the conversation that came back with their reasoning.
+    """
 
     path: str
     received_at: int
     connection: int
     status: int = 0
     closed_early: bool = False
+    reasoning: int = 0
 
 
 class Log(Struct, frozen=True, rename="camel"):
@@ -149,6 +153,7 @@ class UpstreamServer:
             created_s=self._entropy.now_ms() // 1000,
             strict=self._options.strict,
         )
+        logged.reasoning = asked.reasoning
         performance = self._upstream.perform(asked.request)
         self._open += 1
         try:

@@ -16,7 +16,7 @@ from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 class Asked(Struct, frozen=True, kw_only=True):
     """A request of the dialect as a model sees it. `name` is unique among the answers of this server.
 
-    `seals`: reasoning is to be given in a form that can come back.
+    `seals`: reasoning is to be given in a form that can come back; `reasoning` counts answers that brought some back.
     """
 
     request: ModelRequest
@@ -25,6 +25,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     name: str
     created_s: int
     seals: bool = False
+    reasoning: int = 0
 
 
 class AnswerWriter(Protocol):
