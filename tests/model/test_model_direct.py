@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import sys
 
@@ -216,8 +218,14 @@ async def answer_half(stream: Stream) -> None:
     await stream.send_all(b"HTTP/1.1 200 O")
 
 
+async def read_and_break(stream: Stream) -> None:
+    await read_request(stream)
+    assert isinstance(stream, trio.SocketStream)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
 @METHODS
-@pytest.mark.parametrize("second", [read_and_close, answer_half])
+@pytest.mark.parametrize("second", [read_and_close, read_and_break, answer_half])
 async def test_a_request_that_the_server_has_read_is_not_sent_again(method: str, body: bytes, second: Handler) -> None:
     transport = DirectTransport(connect=connect_unaware)
     async with provider(failing_at(second)) as (url, serving):
