@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 
+import h11
 import pytest
 import trio
 from transport_kit import CERTIFICATE, CHUNKED, EMPTY, END, HEAD, Handler, Stream, answering, provider, read_request
@@ -196,6 +197,29 @@ async def test_a_request_that_the_server_cannot_have_read_is_sent_once_more(meth
 
     assert len(requests) == 3
     assert requests[0] == requests[1] == requests[2]
+
+
+async def test_an_end_that_comes_while_the_request_is_written_is_told_from_a_break() -> None:
+    for is_break in (False, True):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            tcp = await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1])
+            peer, _ = listener.accept()
+            if is_break:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+            class Late(Connection):
+                """The server closes just after it was looked at."""
+
+                def _says_something(self, peer: socket.socket = peer) -> bool:
+                    peer.close()
+                    return False
+
+            asking = Late(tcp, tcp.socket, "http://p")
+            with pytest.raises(ModelError):
+                await asking.ask(h11.Request(method="GET", target="/", headers=[("host", "p")]), b"")
+
+            assert asking.was_closed_before() is not is_break
+            asking.close()
 
 
 def failing_at(second: Handler) -> Handler:

@@ -125,7 +125,7 @@ def parse_responses(body: bytes, *, name: str, created_s: int, strict: bool) -> 
     keeps = INCLUDE in (asked.include or ())
     return Asked(
         request=request, stream=bool(asked.stream), include_usage=True, name=name, created_s=created_s, seals=keeps,
-        reasoning=sum(item.type == "reasoning" for _raw, item in given),
+        reasoning=reading.exact,
     )  # fmt: skip
 
 
@@ -134,6 +134,7 @@ class _Reading:
 
     def __init__(self, model: str) -> None:
         self.messages: list[MessageRecord] = []
+        self.exact = 0
         self._model = model
         self._text = ""
         self._calls: list[ToolCallRecord] = []
@@ -145,7 +146,7 @@ class _Reading:
             case "reasoning":
                 if self._calls or self._text:
                     self.close()
-                _check_sealed(item, raw, self._model, place)
+                self.exact += _check_sealed(item, raw, self._model, place)
                 self._is_open, self._reasoned = True, place
             case "function_call":
                 self._calls.append(_call(item, place))
@@ -179,15 +180,17 @@ class _Reading:
         self._text, self._calls, self._is_open = "", [], False
 
 
-def _check_sealed(item: Item, raw: bytes, model: str, place: str) -> None:
-    """Only what this provider gave out, for this model, and in the very same bytes."""
+def _check_sealed(item: Item, raw: bytes, model: str, place: str) -> bool:
+    """Refuse what this provider did not give out for this model; whether it came in the very same bytes."""
     content, _, _ = (item.encrypted_content or "").partition(_SPLIT)
     try:
         sealed = msgspec.json.decode(base64.b64decode(content, validate=True), type=Sealed)
     except (msgspec.DecodeError, binascii.Error, ValueError):
         raise refused(f"The encrypted content of '{place}' could not be verified.") from None
-    if sealed.model != model or raw != sealed.item(sealed=True):
-        raise refused(f"The encrypted content of '{place}' could not be verified: another model, or other bytes.")
+    given_out = sealed.item(sealed=True)
+    if sealed.model != model or item != _decode_item(given_out):
+        raise refused(f"The encrypted content of '{place}' could not be verified: it was not made for {model!r}.")
+    return raw == given_out
 
 
 def _message(item: Item, place: str) -> MessageRecord:

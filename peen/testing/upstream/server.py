@@ -44,7 +44,8 @@ class Options:
 class Logged(Struct, kw_only=True, rename="camel"):
     """One request. `status` is 0 until it is answered; `closed_early`: the client left before the answer's end.
 
-    `reasoning` counts the earlier answers of the conversation that came back with their reasoning.
+    `reasoning` counts the earlier answers of the conversation that came back with their reasoning, byte for byte where
+    that is sealed.
     """
 
     path: str
