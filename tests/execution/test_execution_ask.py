@@ -13,7 +13,16 @@ from world_kit import execution_of, frame_types, frames, transcript, uuid
 
 from peen.errors import ModelError
 from peen.model.retry import MAX_ATTEMPTS
-from peen.model.stream import CallDelta, CallStarted, CallStopped, Finished, TextDelta, ThinkingDelta, UsageReported
+from peen.model.stream import (
+    CallDelta,
+    CallStarted,
+    CallStopped,
+    Finished,
+    ReasoningKept,
+    TextDelta,
+    ThinkingDelta,
+    UsageReported,
+)
 from peen.store import executions
 from peen.wire.worker import Usage
 
@@ -264,3 +273,21 @@ async def test_ids_that_the_provider_repeats_are_made_unique_for_it_and_for_clie
     assert len(set(ids)) == 3
     assert used == [block["id"] for block in starts if block["type"] == "tool_use"] == ids
     assert [block["tool_use_id"] for block in starts if block["type"] == "tool_result"] == ids
+
+
+async def test_reasoning_for_its_provider_is_saved_and_stored_byte_for_byte_and_shown_to_nobody() -> None:
+    items = msgspec.Raw(b'[{"sealed" : "\\/ \\u00e9"}]')
+    kept = b'{"upstream":"up","model":"m","items":' + bytes(items) + b"}"
+    answer: list[Piece] = [TextDelta("hi"), ReasoningKept(items), Finished("stop", "m")]
+    async with engine(answer, says("next")) as own:
+        await own.run_turn()
+        await own.run_turn("more")
+        saved = own.db.reader.rows("SELECT output FROM activity WHERE kind = 'model' ORDER BY key LIMIT 1")[0][0]
+        stored = [bytes(row.message.provider_reasoning) for row in transcript(own.db, own.home)]
+        sent = [bytes(message.provider_reasoning) for message in own.upstream.requests[1].messages]
+        shown = str(frames(own.db, own.home))
+
+    assert kept in bytes(saved)
+    assert stored == [b"null", kept, b"null", b"null"]
+    assert sent == [b"null", kept, b"null"]
+    assert "sealed" not in shown

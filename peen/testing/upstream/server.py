@@ -210,7 +210,10 @@ class UpstreamServer:
         await performance.answer_status()
         writer = wire.writer(asked)
         at_once = performance.pauses
-        has_begun = False
+        has_begun = performance.fault is not None and performance.fault.after_head
+        if has_begun:
+            self._begin(connection, logged)
+            await connection.flush()
         try:
             async with aclosing(performance.play()) as events:
                 async for event in events:
