@@ -58,6 +58,7 @@ class ChatReader:
         self._events: deque[StreamEvent] = deque()
         self._mender = Mender()
         self._begin = bytearray()
+        self._failure: ModelError | None = None
         self._understood = False
         self._done = False
         self._over = False
@@ -67,6 +68,8 @@ class ChatReader:
 
     async def __anext__(self) -> StreamEvent:
         while not self._events:
+            if self._failure is not None:
+                raise self._failure
             if self._over:
                 raise StopAsyncIteration
             await self._read()
@@ -77,11 +80,15 @@ class ChatReader:
         try:
             for event in self._parser.feed(piece) if piece else self._parser.finish():
                 self._take(event)
+        except ModelError as error:
+            self._failure = error  # what came before it is passed on first, in whatever pieces both came
+            return
         except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
             if piece:
-                raise ModelError(
+                self._failure = ModelError(
                     f"the provider's stream holds an event that is not valid: {exc}", kind="bad_stream", retryable=True
-                ) from exc
+                )
+                return
             # The last event is whole only if its line was: this one was cut, and whoever folds the events will say so.
         if not piece:
             self._over = True

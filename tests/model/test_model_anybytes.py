@@ -161,6 +161,7 @@ RESPONSES_EVENTS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@example([{"type": "response.output_item.added", "item": {"type": "function_call"}}, {"type": "error"}], False, [90])
 @given(st.lists(RESPONSES_EVENTS, max_size=8), st.booleans(), st.lists(st.integers(0, 5000), max_size=20))
 def test_any_events_of_the_responses_api_are_an_answer_or_an_error_however_they_are_split(
     events: list[dict[str, Any]], names: bool, cuts: list[int]
