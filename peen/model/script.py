@@ -40,11 +40,11 @@ class Fault(_Part, frozen=True, kw_only=True):
     kind: Literal["status", "cut", "reset", "silence", "error"]
     status: Annotated[int, Meta(ge=400, le=599)] | None = None  # only for `status`: 500 if missing
     after_pieces: Annotated[int, Meta(ge=0)] = 0
-    after_head: bool = False  # before the first piece: whether `peen dev upstream` has sent the head of the response
     times: Positive | None = None  # how many attempts of one round fail; missing: all of them
     message: str | None = None
     retry_after: Annotated[float, Meta(ge=0)] | None = None  # seconds, as the HTTP header has them
     retry_after_as: Literal["seconds", "date", "milliseconds"] = "seconds"  # how `peen dev upstream` writes them
+    after_head: bool = False  # before the first piece: whether `peen dev upstream` has sent the head of the response
 
     def __post_init__(self) -> None:
         if self.kind != "status" and self.status is not None:
