@@ -62,8 +62,8 @@ it is refused with `VALIDATION_FAILED` and the reason, and nothing is stored. A 
 if all upstreams answered and none has a model, or if the upstream of `PEEN_DEFAULT_MODEL` answered without that model.
 
 The base URLs are `https://api.openai.com/v1` for `openai` and `https://api.z.ai/api/coding/paas/v4` for `zai-coding`.
-With `api: responses` nothing is stored at the provider. With `stream: false` the whole answer has to come within
-`PEEN_PROVIDER_IDLE_TIMEOUT`.
+With `api: responses` nothing is stored at the provider. `PEEN_PROVIDER_IDLE_TIMEOUT` should be longer than a model
+thinks without a word, and with `stream: false` than it takes for a whole answer.
 
 Reasoning that a model shows is for display and goes back to nobody, with two exceptions: the encrypted reasoning of the
 Responses API, byte for byte, and the reasoning of `zai-coding`; each only to the upstream and the model that it came
