@@ -71,6 +71,7 @@ CASES: Final[dict[str, Want]] = {
     "calls-null-index": calls(READ_X),
     "calls-in-one-delta": calls(READ_X, LIST),
     "calls-in-one-delta-nameless": calls(LIST, LIST),
+    "calls-in-one-delta-one-id": calls(LIST, READ_X),
     "calls-both-at-0": calls(READ_X, LIST),
     "calls-both-at-0-mixed": calls(READ_X, READ_Y),
     "calls-mixed": calls(READ_X, READ_Y),
