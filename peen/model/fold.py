@@ -73,8 +73,8 @@ class Fold:
         self._size = 0
         self._finished: Finished | None = None
 
-    def _grow(self, text: str) -> None:
-        self._size += len(text)
+    def _grow(self, characters: int) -> None:
+        self._size += characters
         if self._size > MAX_ANSWER_CHARACTERS:
             raise ModelError(
                 f"the answer has more than {MAX_ANSWER_CHARACTERS} characters", kind="answer_too_large", retryable=False
@@ -89,23 +89,22 @@ class Fold:
             raise _bad_stream("it went on after its end")
         match event:
             case TextDelta():
-                self._grow(event.text)
+                self._grow(len(event.text))
                 self._text.append(event.text)
             case ThinkingDelta():
-                self._grow(event.text)
+                self._grow(len(event.text))
                 self._thinking.append(event.text)
             case CallStarted():
                 return self._start(event)
             case CallDelta():
-                self._grow(event.json)
+                self._grow(len(event.json))
                 self._open_call(event.index).pieces.append(event.json)
             case CallStopped():
                 self._open_call(event.index).stopped = True
             case UsageReported():
                 self._usage = merge_usage(self._usage, event.usage)
             case ReasoningKept():
-                self._size += len(bytes(event.items))
-                self._grow("")
+                self._grow(len(bytes(event.items)))
                 self._kept = event.items
             case Finished():
                 self._finished = event
