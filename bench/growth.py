@@ -100,7 +100,7 @@ def _prepare(tx: Tx) -> SessionNo:
 
 def _step(tx: Tx, *, blobs: Blobs, session_no: SessionNo, number: int, saved: Saved) -> None:
     tx.execute(_INSERT, (number, saved.value))
-    blobs.accept(tx, session_no, saved.value, saved.new_blobs)
+    blobs.accept(tx, session_no, [saved.value], saved.new_blobs)
 
 
 def _floor_step(tx: Tx, *, number: int, message: bytes) -> None:

@@ -31,6 +31,7 @@ from peen.session.acceptance import Acceptance, accept
 from peen.session.serve import WorkerCalls
 from peen.session.writes import TurnEnd, Writer
 from peen.store import generations, sessions
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Tx
 from peen.store.opening import open_database
 from peen.wire.client import MessageSend, content_digest
@@ -41,8 +42,10 @@ from peen.wire.worker import (
     Emitted,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
     WireError,
@@ -75,6 +78,9 @@ class EmbeddedJournal:
     async def commit(self, request: CommitSteps) -> Committed:
         return await self._call("steps.commit", request, Committed)
 
+    async def renew(self, request: RenewLeases) -> LeasesRenewed:
+        return await self._call("leases.renew", request, LeasesRenewed)
+
     async def emit(self, request: EmitEvents) -> None:
         await self._call("events.emit", request, Emitted)
 
@@ -101,6 +107,8 @@ async def open_execution(db: Database, number: int) -> tuple[WorkerCalls, Sessio
     new_id, generation_id, turn_id, holder = (entropy.uuid4() for _ in range(4))
     workspace, at_ms = f"/bench/{number}", entropy.now_ms()
 
+    blobs = await Blobs.open(db)
+
     def prepare(tx: Tx) -> Writer:
         session, _ = sessions.open_or_create(
             tx, new_id=new_id.bytes, workspace=workspace, agent_space=AGENT_SPACE, root_agent="peen", model=MODEL,
@@ -116,7 +124,7 @@ async def open_execution(db: Database, number: int) -> tuple[WorkerCalls, Sessio
         accept(
             tx, session.no, Acceptance(message, content_digest(message), entropy.uuid4().bytes, turn_id.bytes, at_ms)
         )
-        return Writer(session.no, generation_no)
+        return Writer(session.no, generation_no, blobs)
 
     writer = await db.write(prepare)
     request = OpenTurn(

@@ -42,13 +42,15 @@ Body = Callable[[Controller], Awaitable[None]]
 
 async def host_controller(
     settings: Settings, prepared: Prepared, body: Body, request: StopRequest, *, tcp: bool, entropy: Entropy
-) -> None:
+) -> bool:
     """Run a controller for as long as `body` runs, which it does not if a signal comes before it is ready.
 
     The first SIGINT, SIGTERM or SIGHUP sets `request.asked`, on which `body` is to return; the second ends the process
-    at once, and so does a stop that hangs. Raises: what the controller's start raises, and what `body` raises.
+    at once, and so does a stop that hangs. False if the stop could not store the end of a turn.
+    Raises: what the controller's start raises, and what `body` raises.
     """
     start = trio.CancelScope()
+    is_recorded = True
     with lone_exceptions():
         async with trio.open_nursery() as nursery:
             await nursery.start(_obey_signals, request, start)
@@ -63,8 +65,10 @@ async def host_controller(
                             await body(running)
                         finally:
                             nursery.start_soon(_cut_off_after, settings.shutdown_timeout_ms / 1000 + ABANDON_S)
+                    is_recorded = not running.core.unrecorded
             finally:
                 nursery.cancel_scope.cancel()
+    return is_recorded
 
 
 def _settle_memory() -> None:

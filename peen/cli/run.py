@@ -22,19 +22,19 @@ def run() -> int:
 
     SIGINT, SIGTERM and SIGHUP stop it in order; a second signal ends it at once.
 
-    Exit codes: 0 clean stop, 1 a wrong setting, a second controller, or a start that failed.
+    Exit codes: 0 clean stop, 1 a wrong setting, a second controller, a start that failed, or a stop that could not
+    store the end of a turn.
     """
     try:
-        serve(load(), SystemEntropy())
+        return 0 if serve(load(), SystemEntropy()) else FAILED
     except PeenError as error:
         raise CommandEnds(str(error), FAILED) from error
     except KeyboardInterrupt:  # before the signals were ours
         return INTERRUPTED
-    return 0
 
 
-def serve(settings: Settings, entropy: Entropy) -> None:
-    """Be the controller. Raises: PeenError if it cannot start."""
+def serve(settings: Settings, entropy: Entropy) -> bool:
+    """Be the controller; False if its stop could not store the end of a turn. Raises: PeenError if it cannot start."""
     # Imported here: the event loop takes longer than most other commands as a whole.
     from peen.cli.process import prepared_process
 
@@ -54,9 +54,10 @@ def serve(settings: Settings, entropy: Entropy) -> None:
             # No deadline: this is what the process is for, until a signal comes.
             await request.asked.wait()
 
-        async def controller() -> None:
-            await host_controller(settings, prepared, body, request, tcp=True, entropy=entropy)
+        async def controller() -> bool:
+            return await host_controller(settings, prepared, body, request, tcp=True, entropy=entropy)
 
         log.info(settings.upstream_choice)
-        trio.run(controller)
+        is_recorded = trio.run(controller)
         log.info("stopped")
+        return is_recorded

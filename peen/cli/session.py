@@ -13,10 +13,12 @@ from peen.cli.client import CallRefused
 from peen.cli.ends import REFUSED, CommandEnds, printable
 from peen.cli.lazy import LazyGroup
 from peen.cli.order import absolute
+from peen.cli.pausedwork import decode_view, paused_lines, paused_work, refusals
 from peen.cli.reach import check_session_id, running_controller
 from peen.cli.remedy import open_refused
 from peen.cli.startup import load
 from peen.entropy import SystemEntropy
+from peen.wire.execution import ExecutionView
 from peen.wire.rest import (
     Message,
     MessagePage,
@@ -46,6 +48,8 @@ class _RawMessages(msgspec.Struct):
 
 _COMMANDS: Final = {
     "attach": "peen.cli.attach:attach",
+    "continue": "peen.cli.sessionwork:continue_",
+    "abandon": "peen.cli.sessionwork:abandon",
     "stop": "peen.cli.sessionend:stop",
     "delete": "peen.cli.sessionend:delete",
 }
@@ -88,16 +92,21 @@ def list_(as_json: bool) -> None:
 @click.argument("session_id", metavar="ID")
 @_as_json
 def show(session_id: str, as_json: bool) -> None:
-    """Show a session: what it is, its last turns, its last messages."""
+    """Show a session: what it is, its last turns, its last messages, its paused work and how to go on with that."""
     check_session_id(session_id)
     found = _get("/api/v1/session", session_id=session_id)
     turns = _get("/api/v1/session/turns", session_id=session_id, limit=SHOWN_TURNS)
     messages = _get("/api/v1/messages", session_id=session_id, limit=SHOWN_MESSAGES, order="desc")
+    kept: list[bytes] = []
+    if msgspec.json.decode(found, type=Session).status != "idle":  # an idle session has no paused work
+        with refusals(session_id):
+            kept = paused_work(running_controller(load(), SystemEntropy()), session_id)
     if as_json:
         document = {
             "session": Raw(found),
             "turns": msgspec.json.decode(turns, type=_RawTurns).turns[::-1],
             "messages": msgspec.json.decode(messages, type=_RawMessages).items[::-1],
+            "paused": [Raw(view) for view in kept],
         }
         click.echo(msgspec.json.encode(document))
         return
@@ -106,12 +115,18 @@ def show(session_id: str, as_json: bool) -> None:
             msgspec.json.decode(found, type=Session),
             msgspec.json.decode(turns, type=TurnPage).turns,
             msgspec.json.decode(messages, type=MessagePage).items,
+            [decode_view(view) for view in kept],
         )
     )
 
 
-def readable(found: Session, turns: Sequence[Turn], messages: Sequence[Message]) -> str:
-    """The text of `show`. `turns` and `messages` are newest first, as the API gives them; here the newest is last."""
+def readable(
+    found: Session, turns: Sequence[Turn], messages: Sequence[Message], kept: Sequence[ExecutionView] = ()
+) -> str:
+    """The text of `show`. `turns` and `messages` are newest first, as the API gives them; here the newest is last.
+
+    `kept` is the paused work, oldest first.
+    """
     status = found.status + (f" ({found.pause_reason})" if found.pause_reason is not None else "")
     lines = [
         f"session    {found.id}",
@@ -130,7 +145,7 @@ def readable(found: Session, turns: Sequence[Turn], messages: Sequence[Message])
         lines += ["", f"last messages ({len(messages)})"]
         for message in reversed(messages):
             lines += _message_lines(message)
-    return "\n".join(lines)
+    return "\n".join([*lines, *paused_lines(found.id, kept)])
 
 
 def _failure(turn: Turn) -> str:

@@ -32,15 +32,24 @@ class Conversation:
         return self._messages
 
     def add_history(self, history: Iterable[HistoryMessage]) -> None:
-        """Append stored turns; a turn must be added whole."""
+        """Append stored turns; a turn must be added whole, or from where it went on after a pause.
+
+        Somebody may decide about a call of paused work while another turn runs: that result comes behind the turn.
+        """
         pending: list[MessageRecord] = []
+        decided: list[MessageRecord] = []
         turn = -1
         for row in history:
+            if row.turn < turn and row.message.role == "tool":
+                decided.append(row.message)
+                continue
             if row.turn != turn:
                 self._add_turn(pending)
-                pending, turn = [], row.turn
+                self._add_turn(decided)
+                pending, decided, turn = [], [], row.turn
             pending.append(row.message)
         self._add_turn(pending)
+        self._add_turn(decided)
 
     def add(self, message: MessageRecord) -> None:
         """Append one message that is complete by itself (no calls, no result)."""
@@ -64,12 +73,12 @@ class Conversation:
     def _add_turn(self, turn: Sequence[MessageRecord]) -> None:
         results = {message.tool_call_id: message for message in turn if message.role == "tool"}
         calls: dict[str, ToolCallRecord] = {}
-        ended = False
+        before: set[str | None] = set()  # calls of a segment that has ended; the turn may have gone on since
         late: set[str | None] = set()
         for message in turn:
             if message.role == "system":
-                ended = True
-            elif message.role == "tool" and (ended or message.tool_call_id not in calls):
+                before.update(calls)
+            elif message.role == "tool" and (message.tool_call_id in before or message.tool_call_id not in calls):
                 late.add(message.tool_call_id)
             for call in message.tool_calls or []:
                 calls[call.id] = call

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from typing import Final
+from uuid import UUID
 
 import structlog
 import trio
@@ -16,17 +17,19 @@ import trio
 from peen.actors import supervised
 from peen.control.catalogue import Catalogue, ModelledSessions, NamingLink
 from peen.control.identity import state_id
-from peen.entropy import Entropy
+from peen.entropy import AwakeClock, Entropy
 from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
 from peen.ids import SessionNo
+from peen.model.price import Prices
 from peen.model.registry import Models
 from peen.model.route import preloads
 from peen.session.actor import Household, Link
 from peen.session.ending import interrupted
+from peen.session.history import RunHistory
 from peen.session.records import GenerationRecords
-from peen.session.recovery import recover
+from peen.session.recovery import recover, unended
 from peen.session.registry import Sessions
 from peen.session.workspace import WorkspacePolicy
 from peen.settings import Settings
@@ -35,6 +38,7 @@ from peen.space.nannystart import NannyProcess
 from peen.space.proc import sweep
 from peen.space.supervise import Placement, Supervisor
 from peen.store import deletion, sessions
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database
 from peen.store.opening import open_database
 from peen.store.reserve import RESERVE_BYTES
@@ -44,6 +48,7 @@ from peen.worker.link import CallHandler, WorkerLink
 log = structlog.get_logger(__name__)
 
 DATABASE_NAME: Final = "peen.db"
+WORKFLOWS_NAME: Final = "workflows.db"
 NO_MODEL: Final = "?"
 """What workers are told is the default model if none is known; it names none, so turns must."""
 STOPPED_BY_OPERATOR: Final = "the controller was stopped before the turn ended"
@@ -54,10 +59,17 @@ class StopClock:
 
     def __init__(self) -> None:
         self.deadline = math.inf
+        self._begun = trio.Event()
 
     def begin(self, within_s: float) -> None:
         """The stop begins now; only the first call counts."""
         self.deadline = min(self.deadline, trio.current_time() + within_s)
+        self._begun.set()
+
+    async def over(self) -> None:
+        """Wait until a stop has begun and its time has passed."""
+        await self._begun.wait()  # no deadline: most controllers run for long
+        await trio.sleep_until(self.deadline)
 
     def scope(self) -> trio.CancelScope:
         """For cleanup: shielded, and over at the deadline."""
@@ -74,6 +86,8 @@ class Core:
     sessions: Sessions
     supervisor: Supervisor
     api: Api
+    unrecorded: list[str]
+    """Turns whose end the stop could not store, which the next start does. Known once control-core has stopped."""
 
     async def end_turns(self) -> None:
         """First part of an orderly stop: no new work, running turns end as interrupted, their frames go out."""
@@ -114,12 +128,18 @@ async def control_core(
                 reserve_bytes=reserve_bytes,
             )
         )
+        unrecorded: list[str] = []
+        stack.callback(_name_unrecorded, database, unrecorded)
+        patience = await stack.enter_async_context(_cancelled_at_exit())
+        patience.start_soon(wait_for_space, database, stop)
         await _clear_the_past(database, space, identity, entropy)
         models = Models.build(settings.upstreams, environ)
         await models.discover()
         catalogue = Catalogue(models, settings.default_model)
         running = await stack.enter_async_context(_cancelled_at_exit())
-        core = await _assemble(settings, database, space, catalogue, entropy, running)
+        core = await _assemble(settings, database, space, catalogue, entropy, running, unrecorded)
+        if admitted := await core.sessions.begin_admitted():
+            log.info("admitted work goes on", sessions=admitted)
         if settings.crash_recovery == "resume":
             resumed = await core.sessions.resume_after_crash()
             log.info("interrupted work goes on", executions=resumed)
@@ -142,14 +162,18 @@ async def _assemble(
     catalogue: Catalogue,
     entropy: Entropy,
     nursery: trio.Nursery,
+    unrecorded: list[str],
 ) -> Core:
     fanout = Fanout()
     pump = FeedPump(database.reader, fanout)
     pump.attach(database)
-    records = GenerationRecords(database, entropy)
+    clock_ms = AwakeClock(entropy).now_ms
+    history = RunHistory(settings.state_dir / WORKFLOWS_NAME, database, entropy)
+    blobs = await Blobs.open(database)
+    records = GenerationRecords(database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
-        return records.calls(generation_id, registry.turn_ended, registry.resume_later).handle
+        return records.calls(generation_id, registry.turn_ended).handle
 
     supervisor = Supervisor(
         space,
@@ -173,12 +197,15 @@ async def _assemble(
         queue_capacity=settings.max_queued_user_messages,
         turn_limit=trio.CapacityLimiter(settings.max_concurrent_turns),
         worker_idle_s=settings.worker_idle_timeout_ms / 1000,
+        clock_ms=clock_ms,
+        on_end=history.note_turn,
     )
     registry = ModelledSessions(household, catalogue)
     for start in (pump.run, supervisor.run, registry.run):
         await nursery.start(start)
     api = Api(
         database=database,
+        blobs=blobs,
         policy=policy,
         models=catalogue.listed,
         configured_default=catalogue.default,
@@ -190,11 +217,14 @@ async def _assemble(
         stop=registry.stop,
         resume=registry.resume,
         continue_input=registry.continue_input,
-        release=partial(_release, registry, supervisor),
+        release=partial(_release, registry, supervisor, history),
         entropy=entropy,
+        runs=history.of,
+        prices=Prices(settings.upstreams),
     )
+    nursery.start_soon(partial(supervised, history.run, name="history of runs"))
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
-    return Core(database, fanout, pump, registry, supervisor, api)
+    return Core(database, fanout, pump, registry, supervisor, api, unrecorded)
 
 
 async def _clear_the_past(database: Database, space: ControlSpace, identity: str, entropy: Entropy) -> None:
@@ -206,8 +236,28 @@ async def _clear_the_past(database: Database, space: ControlSpace, identity: str
     await recover(database, entropy)
 
 
-async def _release(registry: Sessions, supervisor: Supervisor, session: SessionRow) -> None:
+async def wait_for_space(database: Database, stop: StopClock) -> None:
+    """On a full disk the ends of turns wait until there is room, but not longer than a stop may take.
+
+    A wait for the store cannot be cancelled: without this it would outlast every deadline. A start that is cancelled
+    is not waited for at all.
+    """
+    try:
+        await stop.over()
+    finally:
+        database.give_up_waiting()
+
+
+def _name_unrecorded(database: Database, found: list[str]) -> None:
+    """Nothing writes any more: say which turns have no recorded end, and put their ids in `found`."""
+    found += [str(UUID(bytes=turn_id)) for _, turn_id in unended(database.reader)]
+    if found:
+        log.error("the ends of turns are not stored; the next start records them", turns=found)
+
+
+async def _release(registry: Sessions, supervisor: Supervisor, history: RunHistory, session: SessionRow) -> None:
     """Nothing lives for this session any more when this returns."""
+    history.forget(session.no)
     await registry.forget(session.no)
     await supervisor.stop(session.uuid, "the session is deleted")
 

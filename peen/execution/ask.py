@@ -16,6 +16,7 @@ from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
+from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
 from peen.model.reasoning import kept_reasoning
@@ -45,10 +46,18 @@ class Asker:
     """Asks the model for one answer and shows it while it comes."""
 
     def __init__(
-        self, setup: ModelSetup, *, conversation: Conversation, blocks: Blocks, steps: Steps, entropy: Entropy
+        self,
+        setup: ModelSetup,
+        *,
+        conversation: Conversation,
+        blocks: Blocks,
+        steps: Steps,
+        sent: SentRequests,
+        entropy: Entropy,
     ) -> None:
         self._setup, self._conversation, self._blocks = setup, conversation, blocks
-        self._steps, self._entropy = steps, entropy
+        self._steps, self._sent, self._entropy = steps, sent, entropy
+        self._fold = Fold("")  # of the latest attempt
 
     async def answer(self, turn_round: int) -> Done[ModelOutput]:
         """The outcome of round `turn_round`: a whole answer or, after the last attempt, why there is none.
@@ -62,6 +71,7 @@ class Asker:
             system=self._setup.prompt,
             messages=self._conversation.messages,
             tools=self._setup.tools,
+            max_output_tokens=self._setup.settings.output_reserve_tokens,
             reasoning_effort=self._setup.reasoning_effort,
         )
         streaming = Streaming(self._blocks, self._steps.emit)
@@ -85,10 +95,14 @@ class Asker:
             nursery.cancel_scope.cancel()
         # What was not shown yet commits with the answer, behind every piece that was.
         done.events = [*self._blocks.take(), *done.events]
+        value, done.blobs = self._sent.save(request)
+        done.recall = self._sent.blobs
+        # All attempts sent the same.
+        done.calls[0] = msgspec.structs.replace(done.calls[0], request=Raw(value))
         return done
 
     async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:
-        fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
+        fold = self._fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
         idle_s = self._setup.settings.provider_idle_timeout_ms / 1000
         with trio.move_on_after(idle_s) as silence:
             async with self._setup.upstream.stream(request) as items:
@@ -134,7 +148,7 @@ class Asker:
             response_model=answer.response_model,
             usage=answer.usage,
             provider_reasoning=kept_reasoning(
-                answer.provider_reasoning, upstream=self._setup.upstream.name, model=self._setup.model.model_id
+                answer.reasoning, upstream=self._setup.upstream.name, model=self._setup.model.model_id
             ),
         )
         return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
@@ -159,6 +173,7 @@ class Asker:
             round=turn_round,
             state="failed",
             request_sequence=self._steps.message_sequence,
+            usage=self._fold.usage,  # it is paid for all the same
             failure_kind=error.kind,
             failure_detail=str(error),
             started_at_ms=began_ms,

@@ -78,6 +78,7 @@ class AgentLoop:
             await self._steps.commit(self._next_round(first))
         if note is not None:
             self._conversation.add(note)
+        self._add_delivered()  # what had waited and came with the round that was begun here
         for turn_round in itertools.count(first):
             output = await self._steps.run(
                 self._model_step(turn_round),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
+import trio
 from msgspec import Raw
 
-from peen.errors import StaleClaim
+from peen.errors import StaleClaim, StorageError, StorageFailed
 from peen.execution.journal import Journal
 from peen.wire.worker import (
     Claim,
@@ -21,10 +22,16 @@ from peen.wire.worker import (
     EventRecord,
     MessageRecord,
     ModelCallRecord,
+    NewBlob,
+    RenewLeases,
     Terminal,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+RENEW_S: Final = 25.0
+"""Seconds between two renewals; a lease runs for 60."""
+RETRY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,10 @@ class Done(Generic[T]):
     events: list[EventRecord] = field(default_factory=list)
     calls: list[ModelCallRecord] = field(default_factory=list)
     failed: bool = False
+    blobs: list[NewBlob] = field(default_factory=list)
+    """Parts of the saved values in `calls` that the store has not got yet, as far as is known."""
+    recall: Callable[[Collection[bytes]], list[NewBlob]] | None = None
+    """Finds the blobs of those values that the store has not got after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +142,7 @@ class Steps:
                 None if otherwise is None else Continuation(claims=_claims(otherwise), passed=_passed(otherwise))
             ),
         )
-        committed: Committed = await self._journal.commit(request)
+        committed = await self._save(request, done)
         if committed.stopped:
             raise StaleClaim("a Stop came before this step ended; its result is saved, and nothing follows from it")
         # Calls that end together may hear of their commits in any order.
@@ -142,9 +153,37 @@ class Steps:
         for step in begun.begin:
             self._claimed[step.id] = step
 
+    async def _save(self, request: CommitSteps, done: Done[T] | None) -> Committed:
+        """Commit; once more with the blobs that were thought to be stored and are not (of a commit that failed)."""
+        if done is not None and done.blobs:
+            request = msgspec.structs.replace(request, blobs=done.blobs)
+        committed = await self._journal.commit(request)
+        if committed.missing_blobs and done is not None and done.recall is not None:
+            again = [*request.blobs, *done.recall(committed.missing_blobs)]
+            committed = await self._journal.commit(msgspec.structs.replace(request, blobs=again))
+        if committed.missing_blobs:
+            raise StorageFailed("peen.db", f"{len(committed.missing_blobs)} parts of a saved value cannot be found")
+        return committed
+
     async def emit(self, events: list[EventRecord]) -> None:
         """Hand over streamed pieces of a running step."""
         await self._journal.emit(EmitEvents(execution_id=self._execution_id, holder=self._holder, events=events))
+
+    async def keep_leases(self) -> None:
+        """Renew the leases of this execution until cancelled: work that takes long is not taken from it.
+
+        A disk that is full or failing at a renewal is asked again soon; the lease outlasts some of that.
+        Raises: StaleClaim when it came too late or this holder was replaced; LinkLost.
+        """
+        request = RenewLeases(execution_id=self._execution_id, holder=self._holder)
+        pause_s = RENEW_S
+        while True:
+            await trio.sleep(pause_s)
+            try:
+                await self._journal.renew(request)
+                pause_s = RENEW_S
+            except StorageError:
+                pause_s = RETRY_S
 
 
 def _claims(following: Next) -> list[Claim]:

@@ -20,7 +20,7 @@ from peen.model.stream import (
     ThinkingDelta,
     UsageReported,
 )
-from peen.wire.worker import NOTHING, ToolCallRecord, Usage
+from peen.wire.worker import ToolCallRecord, Usage
 
 LENGTH: Final = "length"
 MAX_ANSWER_CHARACTERS: Final = 4 * 1024 * 1024
@@ -32,8 +32,8 @@ _decode_any: Final = msgspec.json.Decoder(Any).decode
 class Answer(Struct, frozen=True, kw_only=True):
     """One finished answer of a model. Text and calls may both be absent: an empty answer is a legal one.
 
-    `truncated` says that the output limit cut the answer; its calls, whole or not, have been dropped.
-    `provider_reasoning` holds the items of a `ReasoningKept`.
+    `truncated` says that the output limit cut the answer; its calls, whole or not, have been dropped. `reasoning` holds
+    the items of its `ReasoningKept`, in their order.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     usage: Usage
     response_model: str
     truncated: bool = False
-    provider_reasoning: Raw = NOTHING
+    reasoning: tuple[Raw, ...] = ()
 
 
 class _OpenCall:
@@ -68,8 +68,8 @@ class Fold:
         self._thinking: list[str] = []
         self._calls: dict[int, _OpenCall] = {}
         self._ids: set[str] = set()
+        self._reasoning: list[Raw] = []
         self._usage = Usage()
-        self._kept = NOTHING
         self._size = 0
         self._finished: Finished | None = None
 
@@ -101,14 +101,19 @@ class Fold:
                 self._open_call(event.index).pieces.append(event.json)
             case CallStopped():
                 self._open_call(event.index).stopped = True
+            case ReasoningKept():
+                self._grow(len(bytes(event.item)))
+                self._reasoning.append(event.item)
             case UsageReported():
                 self._usage = merge_usage(self._usage, event.usage)
-            case ReasoningKept():
-                self._grow(len(bytes(event.items)))
-                self._kept = event.items
             case Finished():
                 self._finished = event
         return event
+
+    @property
+    def usage(self) -> Usage:
+        """What was reported so far."""
+        return self._usage
 
     def finish(self) -> Answer:
         """The whole answer.
@@ -134,7 +139,7 @@ class Fold:
             usage=self._usage,
             response_model=self._finished.response_model,
             truncated=truncated,
-            provider_reasoning=self._kept,
+            reasoning=tuple(self._reasoning),
         )
 
     def _start(self, event: CallStarted) -> CallStarted:

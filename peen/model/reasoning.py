@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
-from peen.wire.worker import NOTHING, MessageRecord
-
-
-class _Kept(Struct, frozen=True):
-    upstream: str
-    model: str
-    items: Raw
-
+from peen.wire.worker import NOTHING, MessageRecord, ProviderReasoning
 
 _encode: Final = msgspec.json.encode
-_decode: Final = msgspec.json.Decoder(_Kept).decode
+_decode: Final = msgspec.json.Decoder(ProviderReasoning).decode
 
 
-def kept_reasoning(items: Raw, *, upstream: str, model: str) -> Raw:
+def kept_reasoning(items: Sequence[Raw], *, upstream: str, model: str) -> Raw:
     """`items` with the place they belong to, as a message keeps them; NOTHING where there are none."""
-    return items if items == NOTHING else Raw(_encode(_Kept(upstream, model, items)))
+    if not items:
+        return NOTHING
+    return Raw(_encode(ProviderReasoning(upstream=upstream, model=model, items=list(items))))
 
 
-def items_for(message: MessageRecord, *, upstream: str, model: str) -> Raw | None:
-    """What `message` keeps for this upstream and model, exactly as it came; None if that is nothing."""
+def items_for(message: MessageRecord, *, upstream: str, model: str) -> list[Raw]:
+    """What `message` keeps for this upstream and model, each item exactly as it came; empty if that is nothing."""
     if message.provider_reasoning == NOTHING:
-        return None
+        return []
     try:
         kept = _decode(message.provider_reasoning)
     except msgspec.DecodeError:  # of a release that keeps it in another form
-        return None
-    return kept.items if (kept.upstream, kept.model) == (upstream, model) else None
+        return []
+    return kept.items if (kept.upstream, kept.model) == (upstream, model) else []

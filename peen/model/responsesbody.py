@@ -21,7 +21,6 @@ CALLED: Final = Raw(b'"call"')
 """Stands for the next of its calls."""
 
 _encode: Final = msgspec.json.encode
-_decode_layout: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
 class ResponsesBodies:
@@ -96,16 +95,15 @@ class ResponsesBodies:
             for call in message.tool_calls or ()
         ]  # fmt: skip
         kept = items_for(message, upstream=self._upstream, model=model_id)
-        laid_out = None if kept is None else _lay_out(kept, said, calls)
+        laid_out = _lay_out(kept, said, calls) if kept else None
         return b",".join(laid_out or [*said, *calls])
 
 
-def _lay_out(kept: Raw, said: list[bytes], calls: list[bytes]) -> list[bytes] | None:
+def _lay_out(layout: list[Raw], said: list[bytes], calls: list[bytes]) -> list[bytes] | None:
     """The answer in the order of its output, reasoning included; None if what is left of it no longer fits.
 
     A provider refuses reasoning without what followed from it, and a call may be left out of the history.
     """
-    layout = _decode_layout(kept)
     if layout.count(CALLED) != len(calls) or layout.count(SPOKEN) < len(said):
         return None
     spoken, called = iter(said), iter(calls)

@@ -33,7 +33,6 @@ _TEXT: Final = frozenset({"response.output_text.delta", "response.refusal.delta"
 _THINKING: Final = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _WHOLE: Final = frozenset({"response.output_item.added", "response.output_item.done"})
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-_encode: Final = msgspec.json.encode
 
 
 class _Item:
@@ -190,8 +189,7 @@ class ResponsesTranslator:
         if not cut:
             calls = (item.call for item in self._items.values() if not item.is_broken)
             out.extend(CallStopped(call) for call in calls if call is not None)
-        if layout := self._layout():
-            out.append(ReasoningKept(Raw(_encode(layout))))
+        out.extend(map(ReasoningKept, self._layout()))
         if response.usage is not None:
             out.append(UsageReported(response.usage.usage()))
         self.ended = True

@@ -48,16 +48,19 @@ class CallStopped(Struct, frozen=True, gc=False):
     index: int
 
 
+class ReasoningKept(Struct, frozen=True, gc=False):
+    """A part of the answer's reasoning that the provider wants back as it is, in its place; never shown.
+
+    `item` is JSON in a form of the upstream's own, which may also stand for what lies between two such parts.
+    """
+
+    item: Raw
+
+
 class UsageReported(Struct, frozen=True):
     """Tokens so far. A later report replaces the fields that it names and leaves the others."""
 
     usage: Usage
-
-
-class ReasoningKept(Struct, frozen=True):
-    """Reasoning that the provider wants back byte for byte; never shown. `items` is JSON of the upstream's own form."""
-
-    items: Raw
 
 
 class Finished(Struct, frozen=True, gc=False):
@@ -71,7 +74,7 @@ class Finished(Struct, frozen=True, gc=False):
 
 
 StreamEvent = (
-    TextDelta | ThinkingDelta | CallStarted | CallDelta | CallStopped | UsageReported | ReasoningKept | Finished
+    TextDelta | ThinkingDelta | CallStarted | CallDelta | CallStopped | ReasoningKept | UsageReported | Finished
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -11,10 +13,11 @@ from msgspec import Raw
 from peen.errors import NotFound
 from peen.ids import SessionNo, derived_id, parse_uuid4
 from peen.store import executions, inbox, keys
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionDetails, StepRow
 from peen.store.sessions import SessionRow
-from peen.wire.execution import Activity, ControlEvent, Execution, ExecutionView, WaitingMessage
+from peen.wire.execution import Activity, Admission, ControlEvent, Execution, ExecutionView, WaitingMessage
 from peen.wire.rest import encode, rfc3339
 
 MAX_LISTED: Final = 50
@@ -34,6 +37,11 @@ def resource(session_id: str, row: ExecutionDetails) -> Execution:
         kind=row.kind,
         state=row.state,
         pause_reason=row.pause_reason if row.state == "paused" else None,
+        admission=(
+            None
+            if row.admitted_by is None or row.admitted_at_ms is None
+            else Admission(caller=row.admitted_by, admitted_at=rfc3339(row.admitted_at_ms))
+        ),
         control_revision=row.control_revision,
         round_limit=row.round_limit,
         created_at=rfc3339(row.created_at_ms),
@@ -41,12 +49,12 @@ def resource(session_id: str, row: ExecutionDetails) -> Execution:
     )
 
 
-def view(db: Reader | Tx, session: SessionRow, row: ExecutionDetails) -> ExecutionView:
+def view(db: Reader | Tx, blobs: Blobs, session: SessionRow, row: ExecutionDetails) -> ExecutionView:
     """The execution with every step, every decision, and the messages that wait for it."""
     return ExecutionView(
         execution=resource(session.uuid, row),
         stop_revision=session.stop_revision,
-        activities=[_activity(row, step) for step in executions.steps(db, row.no)],
+        activities=[_activity(row, step, partial(blobs.take, db, session.no)) for step in executions.steps(db, row.no)],
         control_events=[
             ControlEvent(type=event_type, data=Raw(data), created_at=rfc3339(at_ms))
             for event_type, data, at_ms in executions.events(db, row.no)
@@ -141,7 +149,7 @@ def _shortened(text: str, most: int) -> str:
     return text if len(content) <= most else content[:most].decode("utf-8", "ignore") + " …"
 
 
-def _activity(execution: ExecutionDetails, row: StepRow) -> Activity:
+def _activity(execution: ExecutionDetails, row: StepRow, take: Callable[[bytes], bytes]) -> Activity:
     return Activity(
         id=activity_id(execution.id, row.step),
         step=row.step,
@@ -149,6 +157,6 @@ def _activity(execution: ExecutionDetails, row: StepRow) -> Activity:
         call_id=row.call_id,
         state=row.state,
         attempt=row.attempt,
-        input=Raw(row.given),
-        output=Raw(b"null") if row.output is None else Raw(row.output),
+        input=Raw(take(row.given)),
+        output=Raw(b"null") if row.output is None else Raw(take(row.output)),
     )

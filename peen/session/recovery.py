@@ -8,10 +8,11 @@ from functools import partial
 import structlog
 
 from peen.entropy import Entropy
+from peen.ids import SessionNo
 from peen.session.acceptance import end_accepted
 from peen.session.ending import interrupted
 from peen.store import generations, inbox, turns
-from peen.store.database import Database
+from peen.store.database import Database, Reader
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +25,12 @@ class Recovered:
 
     turns: int
     generations: int
+
+
+def unended(db: Reader) -> list[tuple[SessionNo, bytes]]:
+    """Session and id of every turn that was accepted and has no recorded end, opened ones first."""
+    opened = [(turn.session_no, turn.id) for turn in turns.running(db)]
+    return opened + [(row.session_no, row.turn_id) for row in inbox.opening(db) if row.turn_id is not None]
 
 
 async def recover(database: Database, entropy: Entropy) -> Recovered:
@@ -45,10 +52,8 @@ async def recover(database: Database, entropy: Entropy) -> Recovered:
                 at_ms=entropy.now_ms(),
             )
         )
-    open_turns = [(turn.session_no, turn.id) for turn in turns.running(database.reader)]
-    open_turns += [(row.session_no, row.turn_id) for row in inbox.opening(database.reader) if row.turn_id is not None]
     ended = 0
-    for session_no, turn_id in open_turns:
+    for session_no, turn_id in unended(database.reader):
         change = partial(
             end_accepted,
             session_no=session_no,

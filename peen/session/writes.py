@@ -14,33 +14,43 @@ from peen.errors import StaleClaim
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
-from peen.store import audit, executions, feed, generations, inbox, messages, sessions, snapshots, turns
+from peen.store import audit, executions, feed, generations, inbox, leases, messages, sessions, snapshots, turns
+from peen.store.blobs.rows import Blobs
+from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
-from peen.store.executions import ExecutionRow
+from peen.store.executions import ExecutionRow, StepRow
 from peen.store.feed import NewEvent
 from peen.store.inbox import InboxRow
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
     NOTHING,
+    BlobsSaved,
+    Claim,
     CommitSteps,
     Committed,
+    Completion,
     EmitEvents,
     Emitted,
     EventRecord,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     MessageRecord,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
+    SaveBlobs,
     SavedStep,
     Terminal,
 )
 
 FIRST_PREPARATION: Final = "r0.prepare"
 """It begins with the turn itself: messages that wait are delivered at the end of a round."""
+
+TOOL_KINDS: Final = ("read", "effect")
 
 _encode: Final = msgspec.json.encode
 
@@ -51,6 +61,11 @@ class Writer:
 
     session_no: SessionNo
     generation_no: int
+    blobs: Blobs
+
+    def put(self, tx: Tx, value: Raw) -> bytes:
+        """What to store for this value: its long parts go into blobs of the session."""
+        return self.blobs.put(tx, self.session_no, bytes(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +88,13 @@ class TurnEnd:
 
 
 def open_turn(
-    tx: Tx, writer: Writer, request: OpenTurn, *, execution_id: bytes, run_id: bytes, at_ms: int
+    tx: Tx, writer: Writer, request: OpenTurn, *, execution_id: bytes, run_id: bytes, at_ms: int, clock_ms: int = 0
 ) -> OpenedTurn:
     """Admission. The message that the turn opens with leaves the inbox in the same transaction.
 
     Raises: StaleClaim if that message is not waiting to open this turn (any more), or the generation has ended.
     """
-    generations.check_live(tx, writer.generation_no)
+    generation_id = generations.check_live(tx, writer.generation_no)
     turn_id = UUID(request.turn_id).bytes
     waiting = inbox.by_turn(tx, writer.session_no, turn_id)
     if waiting is None or waiting.state not in ("opening", "deferred"):
@@ -104,8 +119,9 @@ def open_turn(
     execution_no = executions.create_root(
         tx, execution_id=execution_id, session_no=no, turn_no=turn_no, holder=bytes.fromhex(request.holder),
         generation_no=writer.generation_no, round_limit=request.round_limit,
-        tool_parallelism=request.tool_parallelism, at_ms=at_ms,
+        tool_parallelism=request.tool_parallelism, at_ms=at_ms, clock_ms=clock_ms,
     )  # fmt: skip
+    _note_adoption(tx, execution_no, generation_id, request.holder, at_ms=at_ms)
     executions.keep_context(tx, execution_no, bytes(request.request_settings))
     audit.open_run(
         tx, run_id=run_id, session_no=no, turn_no=turn_no, execution_no=execution_no, model=request.model,
@@ -128,18 +144,22 @@ def open_turn(
     )  # fmt: skip
 
 
-def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecution:
+def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, clock_ms: int = 0) -> RestoredExecution:
     """A worker takes hold of a resumed execution and reads how far it came. Raises: StaleClaim."""
-    generations.check_live(tx, writer.generation_no)
+    generation_id = generations.check_live(tx, writer.generation_no)
     found = executions.details(tx, UUID(request.execution_id).bytes)
     if found is None or found.session_no != writer.session_no:
         raise StaleClaim("no such execution in this session")
-    executions.adopt(tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no)
+    executions.adopt(
+        tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no, clock_ms=clock_ms
+    )
+    _note_adoption(tx, found.no, generation_id, request.holder, at_ms=at_ms)
     settings = msgspec.json.decode(found.context or b"{}")
     turn = turns.by_no(tx, found.turn_no)
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
     assert turn is not None
     assert prompt is not None, "every opened turn has a prompt"
+    seen, steps = _saved_steps(tx, writer, found.no)
     return RestoredExecution(
         turn=found.turn_no,
         model=turn.model,
@@ -150,11 +170,44 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecut
         history_sequence=messages.first_of_turn(tx, found.turn_no) - 1,
         message_sequence=sessions.message_sequence(tx, writer.session_no),
         next_block=feed.next_block(tx, found.turn_no),
-        steps=[
-            SavedStep(step=row.step, state=row.state, output=NOTHING if row.output is None else Raw(row.output))
-            for row in executions.steps(tx, found.no)
-        ],
+        seen=seen,
+        steps=steps,
     )
+
+
+def _saved_steps(tx: Tx, writer: Writer, execution_no: int) -> tuple[list[Raw], list[SavedStep]]:
+    """What a worker needs to go on: what earlier calls have seen, and the steps from the last answer on.
+
+    The results of earlier rounds stand in the transcript. All of them together may be more than a frame holds.
+    """
+    rows = executions.steps(tx, execution_no)
+    answered = [at for at, row in enumerate(rows) if row.kind == "model" and row.state == "completed"]
+    first = answered[-1] if answered else 0
+    seen = [
+        _decode_seen(bytes(_output(tx, writer, row))).seen
+        for row in rows[:first]
+        if row.kind in TOOL_KINDS and row.state == "completed"
+    ]
+    return [each for each in seen if each != NOTHING], [
+        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row)) for row in rows[first:]
+    ]
+
+
+def _output(tx: Tx, writer: Writer, row: StepRow) -> Raw:
+    return NOTHING if row.output is None else Raw(writer.blobs.take(tx, writer.session_no, row.output))
+
+
+class _Seen(msgspec.Struct):
+    seen: Raw = NOTHING
+
+
+_decode_seen: Final = msgspec.json.Decoder(_Seen).decode
+
+
+def _note_adoption(tx: Tx, execution_no: int, generation_id: bytes, holder: str, *, at_ms: int) -> None:
+    """Which worker took hold of an execution, and when: the row itself knows the last one only."""
+    data: dict[str, object] = {"workerGenerationId": str(UUID(bytes=generation_id)), "holder": holder}
+    executions.add_event(tx, execution_no, "execution.adopted", data, at_ms=at_ms)
 
 
 def history_page(db: Reader, writer: Writer, request: HistoryPage) -> HistoryRows:
@@ -174,10 +227,11 @@ def emit(tx: Tx, writer: Writer, request: EmitEvents, *, at_ms: int) -> Emitted:
 
 
 def commit_steps(
-    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, next_turn_id: bytes, at_ms: int
+    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, next_turn_id: bytes, at_ms: int, clock_ms: int = 0
 ) -> tuple[Committed, TurnEnd | None]:
     """End steps, write what they produced, begin others; with a terminal, end the turn.
 
+    `clock_ms` is the clock of leases: a step that lost its own is not completed.
     `payload` is the request as it came: a completion that was saved before must be repeated with the same bytes,
     and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes.
     """
@@ -187,21 +241,50 @@ def commit_steps(
         raise StaleClaim("a Stop came: only results of tools that had begun are still saved")
     fresh = [
         executions.complete(
-            tx, execution.no, completion, payload=payload, generation_no=writer.generation_no, at_ms=at_ms
+            tx,
+            execution.no,
+            completion,
+            output=writer.put(tx, completion.output),
+            payload=payload,
+            generation_no=writer.generation_no,
+            at_ms=at_ms,
+            clock_ms=clock_ms,
         )
         for completion in request.completions
     ]
     if fresh and not all(fresh):
         return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=stopped), None
-    messages.append(tx, writer.session_no, request.messages, turn_no=execution.turn_no, at_ms=at_ms)
-    _append_events(tx, writer, execution, request.events, at_ms=at_ms)
+    sequence = messages.append_with_events(
+        tx, writer.session_no, request.messages, _new(request.events), turn_no=execution.turn_no,
+        generation_no=writer.generation_no, at_ms=at_ms,
+    )  # fmt: skip
+    writer.blobs.accept(
+        tx,
+        writer.session_no,
+        [bytes(call.request) for call in request.calls],
+        [Blob(blob.digest, blob.data) for blob in request.blobs],
+    )
     for call in request.calls:
         audit.add_call(
             tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call
         )
     if stopped:
-        return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=True), None
-    return _follow(tx, writer, execution, request, next_turn_id=next_turn_id, at_ms=at_ms)
+        return Committed(message_sequence=sequence, stopped=True), None
+    return _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms)
+
+
+def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:
+    """Take blobs ahead of the commit that names them. Raises: BlobRefused, StaleClaim."""
+    generations.check_live(tx, writer.generation_no)
+    writer.blobs.save(tx, writer.session_no, [Blob(blob.digest, blob.data) for blob in request.blobs])
+    return BlobsSaved()
+
+
+def renew(tx: Tx, writer: Writer, request: RenewLeases, *, clock_ms: int) -> LeasesRenewed:
+    """Whoever holds an execution says that it is at work. Raises: StaleClaim, also if that comes too late."""
+    execution = _held(tx, writer, request.execution_id, request.holder)
+    leases.renew(tx, execution.no, generation_no=writer.generation_no, clock_ms=clock_ms)
+    return LeasesRenewed()
 
 
 def is_tool_step(step: str) -> bool:
@@ -210,45 +293,89 @@ def is_tool_step(step: str) -> bool:
 
 
 def _follow(
-    tx: Tx, writer: Writer, execution: ExecutionRow, request: CommitSteps, *, next_turn_id: bytes, at_ms: int
+    tx: Tx,
+    writer: Writer,
+    execution: ExecutionRow,
+    request: CommitSteps,
+    sequence: int,
+    *,
+    next_turn_id: bytes,
+    at_ms: int,
+    clock_ms: int,
 ) -> tuple[Committed, TurnEnd | None]:
-    """What begins at once: steps, the delivery of messages that wait, or the end of the turn."""
-    turn = turns.by_no(tx, execution.turn_no)
-    assert turn is not None
+    """What begins at once: steps, the delivery of messages that wait, or the end of the turn.
+
+    `sequence` is the last message sequence of the session so far.
+    """
     claims, passed, terminal = request.claims, request.passed, request.terminal
-    goes_on = request.continuation is not None and inbox.count_queued(tx, writer.session_no, turn.id) > 0
+    goes_on = request.continuation is not None and _messages_wait(tx, writer, execution)
     if goes_on:
         assert request.continuation is not None
         claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
-    for claim in claims:
-        executions.claim(tx, execution.no, claim, generation_no=writer.generation_no, at_ms=at_ms)
-    for completion in passed:
-        executions.complete(
-            tx, execution.no, completion, payload=bytes(completion.output), generation_no=writer.generation_no,
-            at_ms=at_ms,
-        )  # fmt: skip
+    _begin(tx, writer, execution, claims, passed, at_ms=at_ms, clock_ms=clock_ms)
     begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
-    delivered = _deliver(tx, writer, turn, at_ms=at_ms) if begins_round else []
+    delivered: list[MessageRecord] = []
+    if begins_round and inbox.anything_waits(tx, writer.session_no, execution.turn_no):
+        delivered, sequence = _deliver(tx, writer, _turn_of(tx, execution), at_ms=at_ms)
     end = None
     if terminal is not None:
+        turn = _turn_of(tx, execution)
         end = _end(tx, writer, execution, turn, terminal, next_turn_id=next_turn_id, at_ms=at_ms)
-    sequence = sessions.message_sequence(tx, writer.session_no)
+        sequence = sessions.message_sequence(tx, writer.session_no)
     return Committed(message_sequence=sequence, delivered=delivered, continued=goes_on), end
 
 
-def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> list[MessageRecord]:
-    """What waits for this turn reaches the model now: notices, then messages in the order of their acceptance."""
+def _begin(
+    tx: Tx,
+    writer: Writer,
+    execution: ExecutionRow,
+    claims: Sequence[Claim],
+    passed: Sequence[Completion],
+    *,
+    at_ms: int,
+    clock_ms: int,
+) -> None:
+    """Save the inputs of steps that begin; those that are passed over have ended with that."""
+    over = {completion.step: completion for completion in passed}
+    for claim in claims:
+        completion = over.pop(claim.step, None)
+        if completion is None:
+            executions.claim(
+                tx, execution.no, claim, given=writer.put(tx, claim.given), generation_no=writer.generation_no,
+                at_ms=at_ms, clock_ms=clock_ms,
+            )  # fmt: skip
+        else:
+            executions.add_passed(tx, execution.no, claim, completion, generation_no=writer.generation_no, at_ms=at_ms)
+    if over:
+        raise StaleClaim(f"{', '.join(over)} cannot be passed over without being begun in the same commit")
+
+
+def _turn_of(tx: Tx, execution: ExecutionRow) -> TurnRow:
+    turn = turns.by_no(tx, execution.turn_no)
+    assert turn is not None
+    return turn
+
+
+def _messages_wait(tx: Tx, writer: Writer, execution: ExecutionRow) -> bool:
+    return inbox.count_queued(tx, writer.session_no, _turn_of(tx, execution).id) > 0
+
+
+def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> tuple[list[MessageRecord], int]:
+    """What waits for this turn reaches the model now: notices, then messages in the order of their acceptance.
+
+    With the last message sequence of the session.
+    """
     told = deliver(
         tx, writer.session_no, turn_no=turn.no, generation_no=writer.generation_no, is_opening=False, at_ms=at_ms
     )
     waiting = inbox.queued(tx, writer.session_no, turn.id)
     delivered = [] if told is None else [told]
     delivered += [MessageRecord(role="user", content=row.content) for row in waiting]
-    messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
+    last = messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
     for row in waiting:
         inbox.settle(tx, row.no, state="delivered", turn_no=turn.no)
         _announce_delivery(tx, row, at_ms=at_ms, generation_no=writer.generation_no)
-    return delivered
+    return delivered, last
 
 
 def _announce_delivery(tx: Tx, row: InboxRow, *, at_ms: int, generation_no: int) -> None:
@@ -287,7 +414,8 @@ def _complete(tx: Tx, writer: Writer, execution: ExecutionRow, turn: TurnRow, te
         raise StaleClaim("a turn cannot complete while one of its steps is running")
     if not turns.end_turn(tx, turn.no, state="completed", classification="", at_ms=at_ms):
         raise StaleClaim("this turn has ended already")
-    executions.end(tx, execution.no, state="completed", output=_encode({"text": terminal.text}), at_ms=at_ms)
+    output = writer.put(tx, Raw(_encode({"text": terminal.text})))
+    executions.end(tx, execution.no, state="completed", output=output, at_ms=at_ms)
     audit.end_runs(
         tx, turn.no, state="completed", finish_reason=terminal.finish_reason or "", classification="", detail="",
         at_ms=at_ms,
@@ -301,7 +429,6 @@ def _complete(tx: Tx, writer: Writer, execution: ExecutionRow, turn: TurnRow, te
 
 
 def _held(tx: Tx, writer: Writer, execution_id: str, holder: str) -> ExecutionRow:
-    generations.check_live(tx, writer.generation_no)
     execution = executions.held(
         tx, UUID(execution_id).bytes, holder=bytes.fromhex(holder), generation_no=writer.generation_no
     )

@@ -43,16 +43,20 @@ _TAIL: Final = """\
 | Field | Meaning |
 |---|---|
 | `name` | Unique, not empty, without `/`. A model is called `<name>/<model>`. |
-| `type` | `openai` (OpenAI, and most other servers of models), `zai-coding` (Z.ai's coding plan), or `scripted`. |
-| `baseUrl` | Address of the provider, up to and with its version (`/v1`). Default: that of OpenAI, or of Z.ai. |
+| `type` | `anthropic`, `openai` (OpenAI, and most other servers of models), `zai-coding` (Z.ai's coding plan), or \
+`scripted`. |
+| `baseUrl` | Address of the provider: of `openai` and `zai-coding` up to and with its version (`/v1`), of `anthropic` \
+without it. Default: that of OpenAI, Z.ai or Anthropic. |
 | `api` | Of `openai`: `chat` (chat completions, the default) or `responses`. |
-| `stream` | Of `openai` and `zai-coding`: `false` asks for each answer in one piece. |
+| `stream` | Not of `scripted`: `false` asks for each answer in one piece. |
 | `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
 | `imageInput` | `false` marks every model of the upstream as text-only. |
+| `prices` | Dollars per million tokens by name of model, see [Models](models.md). |
 | `script` | Of `scripted`: path of a script, absolute or relative to `PEEN_CONFIG_DIR`. Without it the demo answers. |
 
-Without `PEEN_UPSTREAMS`, `OPENAI_API_KEY` gives the upstream `openai`, at `OPENAI_BASE_URL` if that is set too.
-`ANTHROPIC_API_KEY` changes nothing in this release. `peen run` and `peen exec` say which upstream was chosen and why.
+Without `PEEN_UPSTREAMS`, `ANTHROPIC_API_KEY` gives the upstream `anthropic`, at `ANTHROPIC_BASE_URL` if that is set
+too, and `OPENAI_API_KEY` gives `openai`, at `OPENAI_BASE_URL`; both keys give both, in this order. `peen run` and
+`peen exec` say which upstream was chosen and why. [Models](models.md) tells how each of them is used.
 
 A controller lists the models of every upstream when it starts. An upstream that does not answer offers none for now; it
 is logged as `provider_discovery_failed` with the reason, and the controller starts also if no other upstream has a

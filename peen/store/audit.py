@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from msgspec import Raw
+
 from peen.ids import SessionNo
 from peen.store import keys
 from peen.store.database import Reader, Tx
-from peen.wire.worker import ModelCallRecord, Usage
+from peen.wire.worker import NOTHING, ModelCallRecord, Usage
 
 
 class RunRow(NamedTuple):
@@ -42,6 +44,7 @@ class CallRow(NamedTuple):
     failure_detail: str | None
     started_at_ms: int
     completed_at_ms: int
+    has_request: bool
     usage: Usage
 
 
@@ -51,7 +54,6 @@ _OPEN: Final = """
 INSERT INTO model_run (id, session_no, turn_no, execution_no, stage, model, request_settings, state, started_at_ms)
 VALUES (:id, :session_no, :turn_no, :execution_no, :stage, :model, :settings, 'running', :at_ms)
 """
-_RUN: Final = "SELECT no FROM model_run WHERE turn_no = ? AND execution_no = ? AND stage = 'turn'"
 _END: Final = """
 UPDATE model_run SET state = ?, finish_reason = ?, failure_classification = ?, failure_detail = ?, completed_at_ms = ?
  WHERE turn_no = ? AND state = 'running'
@@ -61,10 +63,17 @@ UPDATE model_run SET state = 'running', failure_classification = '', failure_det
  WHERE turn_no = ? AND stage = 'turn' AND state <> 'completed'
 """
 _CALL: Final = """
-INSERT INTO model_call (key, state, generation_no, request_sequence, response, response_model, finish_reason,
+INSERT INTO model_call (key, state, generation_no, request_sequence, request, response, response_model, finish_reason,
                         prompt_tokens, completion_tokens, reasoning_tokens, cache_read_tokens, cache_write_tokens,
                         failure_kind, failure_detail, started_at_ms, completed_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+SELECT first + min(made, :last_attempt), :state, :generation_no, :request_sequence, :request, :response,
+       :response_model, :finish_reason, :prompt, :completion, :reasoning, :cache_read, :cache_write, :failure_kind,
+       :failure_detail, :started_at_ms, :completed_at_ms
+  FROM (SELECT r.first, (SELECT count(*) FROM model_call c WHERE c.key >= r.first AND c.key <= r.first + :last_attempt)
+               AS made
+          FROM (SELECT (no << 32) + :slot AS first FROM model_run
+                 WHERE turn_no = :turn_no AND execution_no = :execution_no AND stage = 'turn') r)
+RETURNING key
 """
 _SELECT_RUN: Final = """
 SELECT r.no, r.id, r.turn_no, t.id, r.stage, r.model, r.request_settings, r.state, r.finish_reason,
@@ -85,11 +94,13 @@ SELECT DISTINCT (key & 0xFFFFFFFF) / {ATTEMPTS_PER_ROUND} FROM model_call WHERE 
 """
 _CALLS: Final = f"""
 SELECT (key & 0xFFFFFFFF) / {ATTEMPTS_PER_ROUND}, key % {ATTEMPTS_PER_ROUND}, state, request_sequence, response_model,
-       finish_reason, failure_kind, failure_detail, started_at_ms, completed_at_ms, prompt_tokens, completion_tokens,
-       reasoning_tokens, cache_read_tokens, cache_write_tokens
+       finish_reason, failure_kind, failure_detail, started_at_ms, completed_at_ms, request IS NOT NULL, prompt_tokens,
+       completion_tokens, reasoning_tokens, cache_read_tokens, cache_write_tokens
   FROM model_call WHERE key >= ? AND key < ? ORDER BY key
 """
-_NEXT_ATTEMPT: Final = "SELECT count(*) FROM model_call WHERE key >= ? AND key < ?"
+_REQUESTS: Final = """
+SELECT request FROM model_call WHERE key >= ? AND key < ? AND request IS NOT NULL ORDER BY key DESC LIMIT ?
+"""
 
 
 def open_run(
@@ -119,21 +130,21 @@ def reopen_runs(tx: Tx, turn_no: int) -> None:
 
 def add_call(tx: Tx, *, turn_no: int, execution_no: int, generation_no: int, call: ModelCallRecord) -> None:
     """Store one attempt at one round of the turn's run."""
-    row = tx.row(_RUN, (turn_no, execution_no))
-    assert row is not None, "a call belongs to a run"
-    first = keys.join(row[0], call.round * ATTEMPTS_PER_ROUND)
-    attempt = tx.row(_NEXT_ATTEMPT, (first, first + ATTEMPTS_PER_ROUND))
-    assert attempt is not None
     usage = call.usage
-    tx.execute(
+    added = tx.row(
         _CALL,
-        (
-            first + min(attempt[0], ATTEMPTS_PER_ROUND - 1), call.state, generation_no, call.request_sequence,
-            None if bytes(call.response) == b"null" else bytes(call.response), call.response_model, call.finish_reason,
-            usage.prompt, usage.completion, usage.reasoning, usage.cache_read, usage.cache_write,
-            call.failure_kind, call.failure_detail, call.started_at_ms, call.completed_at_ms,
-        ),
+        {
+            "turn_no": turn_no, "execution_no": execution_no, "slot": call.round * ATTEMPTS_PER_ROUND,
+            "last_attempt": ATTEMPTS_PER_ROUND - 1, "state": call.state, "generation_no": generation_no,
+            "request_sequence": call.request_sequence, "request": _or_null(call.request),
+            "response": _or_null(call.response), "response_model": call.response_model,
+            "finish_reason": call.finish_reason, "prompt": usage.prompt, "completion": usage.completion,
+            "reasoning": usage.reasoning, "cache_read": usage.cache_read, "cache_write": usage.cache_write,
+            "failure_kind": call.failure_kind, "failure_detail": call.failure_detail,
+            "started_at_ms": call.started_at_ms, "completed_at_ms": call.completed_at_ms,
+        },
     )  # fmt: skip
+    assert added is not None, "a call belongs to a run"
 
 
 def end_runs(
@@ -163,9 +174,21 @@ def rounds(db: Reader, run_no: int, *, limit: int = keys.MAX_SEQUENCE, offset: i
     wanted = [number for (number,) in db.rows(_ROUNDS, (first, end, limit, offset))]
     if wanted:
         first, end = (keys.join(run_no, number * ATTEMPTS_PER_ROUND) for number in (wanted[0], wanted[-1] + 1))
-        attempts = (CallRow._make((*row[:10], _usage(row[10:]))) for row in db.execute(_CALLS, (first, end)))
+        attempts = (
+            CallRow._make((*row[:10], bool(row[10]), _usage(row[11:]))) for row in db.execute(_CALLS, (first, end))
+        )
         for _, round_attempts in groupby(attempts, key=lambda attempt: attempt.round):
             yield list(round_attempts)
+
+
+def requests(db: Reader, run_no: int, *, up_to_round: int, limit: int) -> list[bytes]:
+    """The saved values of the last `limit` requests of a run up to that round, oldest first."""
+    end = keys.join(run_no, (up_to_round + 1) * ATTEMPTS_PER_ROUND)
+    return [value for (value,) in reversed(db.rows(_REQUESTS, (keys.join(run_no, 0), end, limit)))]
+
+
+def _or_null(value: Raw) -> bytes | None:
+    return None if value == NOTHING else bytes(value)
 
 
 def _usage(row: tuple[int | None, ...]) -> Usage:

@@ -12,7 +12,7 @@ import apsw
 import outcome
 
 from peen.errors import StorageFull
-from peen.store.database import Change, Done, Touched, Tx, widen
+from peen.store.database import Change, Done, Touched, Tx, Value, widen
 from peen.store.failure import translated
 
 BATCH_LIMIT: Final = 256  # requests in one commit: by then a sync costs each of them next to nothing
@@ -90,6 +90,10 @@ class _FaultyTx(Tx):
         if not self._connection.get_autocommit():
             self._faults.before_statement(self._connection)
         return super().execute(sql, bindings)
+
+    def execute_each(self, sql: str, rows: Sequence[tuple[Value, ...]]) -> None:
+        for row in rows:
+            self.execute(sql, row)
 
 
 class BatchRunner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -13,6 +13,8 @@ from peen.ids import SessionNo
 
 T = TypeVar("T")
 
+Value: TypeAlias = int | float | bytes | str | None
+"""What a column holds."""
 Touched: TypeAlias = dict[SessionNo, tuple[int, int]]
 """Session -> (lowest first, highest last) feed sequence that a commit wrote."""
 
@@ -41,6 +43,13 @@ class Tx:
         if not self._live or connection.get_autocommit():
             raise TransactionLost("the transaction of this change is over")
         return connection.execute(sql, bindings)
+
+    def execute_each(self, sql: str, rows: Sequence[tuple[Value, ...]]) -> None:
+        """Run `sql`, which gives no rows, once for each of these bindings. Raises: as `execute`."""
+        connection = self._connection
+        if not self._live or connection.get_autocommit():
+            raise TransactionLost("the transaction of this change is over")
+        connection.executemany(sql, rows)
 
     def row(self, sql: str, bindings: apsw.Bindings = ()) -> tuple[Any, ...] | None:
         """The first row, or None."""
@@ -108,7 +117,8 @@ class Database(Protocol):
 
         Cancelled before it is queued: nothing was written. From then on the wait cannot be cancelled, so nobody
         has to guess whether a write happened. `terminal` is for the last commit of a turn or a run: on a full
-        disk it gets the reserve, and is tried until it succeeds or the database closes. `unchecked` is for removing
+        disk it gets the reserve, and is tried until it succeeds, `give_up_waiting` is called or the database closes.
+        `unchecked` is for removing
         whole families of rows, children first: a transaction of its own in which foreign keys are not enforced,
         since each parent would be looked for in all the tables that may refer to it.
         Raises: what `change` raised (its writes are undone); StorageError, naming the file, when the file failed.
@@ -120,6 +130,10 @@ class Database(Protocol):
 
         Raises: StorageFailed if the database is closed.
         """
+
+    def give_up_waiting(self) -> None:
+        """From now on nobody waits for space: a terminal request that the reserve does not help either is answered
+        with StorageFull, those that were put off before among them. It is tried once all the same."""
 
 
 def widen(touched: Touched, session_no: SessionNo, first: int, last: int) -> None:

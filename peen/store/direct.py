@@ -52,7 +52,7 @@ class DirectDatabase:
         self._wanted = trio.Event()
         self._dead: BaseException | None = None
         self._closed = False
-        self._is_pumped = True
+        self._waits_for_space = True
         self._guard(True)
 
     async def write(self, change: Change[T], *, terminal: bool = False, unchecked: bool = False) -> T:
@@ -72,6 +72,11 @@ class DirectDatabase:
         self._queue(Request(change, done, terminal))
         self._wanted.set()
 
+    def give_up_waiting(self) -> None:
+        """See `Database.give_up_waiting`."""
+        self._waits_for_space = False
+        self._refuse_delayed()
+
     async def pump(self) -> None:
         """Run what was submitted without anybody waiting, and what a full disk has put off. Never returns.
 
@@ -89,8 +94,7 @@ class DirectDatabase:
                 while self._pending or self._is_due():
                     self._run_pending()
         finally:
-            self._is_pumped = False
-            self._refuse_delayed()
+            self.give_up_waiting()
 
     def close(self) -> bytes:
         """Answer everything that was submitted, close, and return the image of a database in memory."""
@@ -140,7 +144,7 @@ class DirectDatabase:
         if self._pending or answered.again:
             self._wanted.set()
         deliver(answered, self.on_commit)
-        if not self._is_pumped:
+        if not self._waits_for_space:
             self._refuse_delayed()
 
     def _refuse_delayed(self) -> None:

@@ -99,28 +99,57 @@ def append(
     """Store frames and their log rows; returns the last feed sequence (0 if `events` is empty)."""
     if not events:
         return 0
-    last = sessions.take_feed_sequences(tx, session_no, len(events))
+    refs = log_refs(events)
+    taken = sessions.take_sequences(tx, session_no, frames=len(events), logs=len(refs), at_ms=at_ms)
+    insert(
+        tx, session_no, events, last=taken.feed, at_ms=at_ms, turn_no=turn_no, inbox_no=inbox_no,
+        generation_no=generation_no,
+    )  # fmt: skip
+    before = taken.feed - len(events)
+    insert_log(tx, session_no, [(name, before + offset) for name, offset in refs], last=taken.log, at_ms=at_ms)
+    return taken.feed
+
+
+def insert(
+    tx: Tx,
+    session_no: SessionNo,
+    events: Sequence[NewEvent],
+    *,
+    last: int,
+    at_ms: int,
+    turn_no: int | None = None,
+    inbox_no: int | None = None,
+    generation_no: int | None = None,
+) -> None:
+    """Store frames under sequences that were taken, the last of which is `last`."""
     first = last - len(events) + 1
-    logged: list[tuple[str, int]] = []
-    for sequence, event in enumerate(events, first):
-        key = keys.join(session_no, sequence)
-        tx.execute(_INSERT, (key, event.type, event.data, turn_no, inbox_no, generation_no, at_ms))
-        if (log_type := LOG_TYPES.get(event.type)) is not None:
-            logged.append((log_type, sequence))
-            if event.type == "turn.failed":
-                logged.append(("session.status_idle", sequence))
-    append_log(tx, session_no, logged, at_ms=at_ms)
+    key = keys.join(session_no, first)  # neighbours in a session have neighbouring keys
+    tx.execute_each(
+        _INSERT,
+        [
+            (key + offset, event.type, event.data, turn_no, inbox_no, generation_no, at_ms)
+            for offset, event in enumerate(events)
+        ],
+    )
     tx.touch(session_no, first, last)
-    return last
 
 
-def append_log(tx: Tx, session_no: SessionNo, refs: Sequence[tuple[str, int]], *, at_ms: int) -> None:
-    """Store log rows `(type, sequence of the row it refers to)`."""
-    if not refs:
-        return
-    first = sessions.take_log_sequences(tx, session_no, len(refs)) - len(refs) + 1
-    for sequence, (log_type, ref) in enumerate(refs, first):
-        tx.execute(_LOG, (keys.join(session_no, sequence), log_type, ref, at_ms))
+def log_refs(events: Sequence[NewEvent]) -> list[tuple[str, int]]:
+    """The log rows of these frames: type, and number of the frame among them, from 1."""
+    refs: list[tuple[str, int]] = []
+    for number, event in enumerate(events, 1):
+        if (log_type := LOG_TYPES.get(event.type)) is not None:
+            refs.append((log_type, number))
+            if event.type == "turn.failed":
+                refs.append(("session.status_idle", number))
+    return refs
+
+
+def insert_log(tx: Tx, session_no: SessionNo, refs: Sequence[tuple[str, int]], *, last: int, at_ms: int) -> None:
+    """Store log rows `(type, sequence of the row it refers to)` under sequences that were taken, up to `last`."""
+    if refs:
+        key = keys.join(session_no, last - len(refs) + 1)
+        tx.execute_each(_LOG, [(key + offset, name, ref, at_ms) for offset, (name, ref) in enumerate(refs)])
 
 
 def after(

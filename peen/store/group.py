@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import queue
 import threading
 from collections.abc import Callable
@@ -25,6 +26,13 @@ from peen.store.reserve import Reserve
 
 CLOSE_S: Final = 30.0  # for what is queued and for the last copy of the log
 _JOIN_S: Final = 1.0  # the thread has said that it is at its end: it needs microseconds
+
+
+class _Order(enum.Enum):
+    """What the Trio thread tells the writer between requests."""
+
+    END = enum.auto()
+    GIVE_UP_WAITING = enum.auto()
 
 
 class GroupDatabase:
@@ -53,9 +61,9 @@ class GroupDatabase:
         self._token = trio.lowlevel.current_trio_token()
         self._ended = trio.Event()
         self._refusal: str | None = None  # why nothing more is accepted; Trio thread only
-        # Filled on the Trio thread, emptied by the writer; None is the end. Unbounded, since every entry is a caller
-        # that waits, or a worker's call that its link has already limited.
-        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        # Filled on the Trio thread, emptied by the writer. Unbounded, since every request is a caller that waits, or a
+        # worker's call that its link has already limited.
+        self._queue: queue.SimpleQueue[Request | _Order] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"writer {path.name}", daemon=True)
 
         # Below: the writer thread's own.
@@ -67,6 +75,7 @@ class GroupDatabase:
         self._delayed = Delayed()
         self._batch: list[Request] = []
         self._closing = False
+        self._waits_for_space = True
         self._thread.start()
 
     async def write(self, change: Change[T], *, terminal: bool = False, unchecked: bool = False) -> T:
@@ -82,13 +91,17 @@ class GroupDatabase:
         """See `Database.submit`."""
         self._put(Request(change, done, terminal))
 
+    def give_up_waiting(self) -> None:
+        """See `Database.give_up_waiting`."""
+        self._queue.put(_Order.GIVE_UP_WAITING)
+
     async def aclose(self) -> None:
         """Answer everything that was submitted, empty the log, close.
 
         Raises: StorageFailed if the disk does not let the thread end within 30 s.
         """
         self._refusal = self._refusal or "closed"
-        self._queue.put(None)
+        self._queue.put(_Order.END)
         with trio.move_on_after(CLOSE_S, shield=True) as patience:
             await self._ended.wait()
         self._reading.close()
@@ -113,7 +126,7 @@ class GroupDatabase:
         """The thread has ended. Whatever it did not answer is answered here."""
         if death is not None:
             self._refusal = f"the writer failed: {death!r}"
-            with_rest = left + [each for each in _drain(self._queue) if each is not None]
+            with_rest = left + [each for each in _drain(self._queue) if isinstance(each, Request)]
             problem = f"{self._refusal}; whether this change was written is not known"
             results: list[tuple[Request, outcome.Outcome[Any]]] = []
             for each in with_rest:
@@ -144,8 +157,7 @@ class GroupDatabase:
                     accepted = self._refuse_new_work()
             if accepted:
                 self._commit(accepted)
-        gave_up = [(each, outcome.Error(StorageFull(str(self.path), FULL_TEXT))) for each in self._delayed.take_all()]
-        self._post(partial(self._deliver, Answered(list(gave_up))))
+        self._refuse_delayed()
         self._checkpoints.empty_log()
 
     def _take(self) -> list[Request]:
@@ -156,14 +168,18 @@ class GroupDatabase:
                 request = self._queue.get_nowait() if batch else self._wait_for_one()
             except queue.Empty:
                 break
-            if request is None:
+            if request is _Order.END:
                 self._closing = True
                 break
-            batch.append(request)
+            if request is _Order.GIVE_UP_WAITING:
+                self._waits_for_space = False
+                self._refuse_delayed()
+            else:
+                batch.append(request)
         return batch
 
-    def _wait_for_one(self) -> Request | None:
-        """The next request, None at the end. Raises: queue.Empty when one that was put off is due."""
+    def _wait_for_one(self) -> Request | _Order:
+        """What comes next. Raises: queue.Empty when a request that was put off is due."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
@@ -189,9 +205,20 @@ class GroupDatabase:
             self._delayed.add(each, now_s)
         self._batch = []
         self._post(partial(self._deliver, answered))
+        if not self._waits_for_space:
+            self._refuse_delayed()
         self._checkpoints.after_commit()
         if not answered.again:
             self._reserve.restore(now_s)
+
+    def _refuse_delayed(self) -> None:
+        """Answer what waits for space."""
+        left = self._delayed.take_all()
+        if left:
+            full: list[tuple[Request, outcome.Outcome[Any]]] = [
+                (each, outcome.Error(StorageFull(str(self.path), FULL_TEXT))) for each in left
+            ]
+            self._post(partial(self._deliver, Answered(full)))
 
     def _relieve(self) -> None:
         """A terminal request found the disk full: give it the reserve, and what the log holds twice."""
@@ -205,7 +232,7 @@ class GroupDatabase:
             self._closing = True  # the whole run is gone, and with it everybody who could be told
 
 
-def _drain(waiting: queue.SimpleQueue[Request | None]) -> list[Request | None]:
+def _drain(waiting: queue.SimpleQueue[Request | _Order]) -> list[Request | _Order]:
     left = []
     while True:
         try:

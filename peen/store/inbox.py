@@ -44,6 +44,11 @@ RETURNING no
 """
 _QUEUED: Final = _SELECT + " WHERE state = 'queued' AND session_no = ? AND turn_id = ? ORDER BY no"
 _COUNT_QUEUED: Final = "SELECT count(*) FROM inbox WHERE state = 'queued' AND session_no = ? AND turn_id = ?"
+_ANYTHING: Final = """
+SELECT EXISTS (SELECT 1 FROM notice WHERE state = 'pending' AND key >= ?1 << 32 AND key < (?1 + 1) << 32)
+    OR EXISTS (SELECT 1 FROM inbox WHERE state = 'queued' AND session_no = ?1
+                                     AND turn_id = (SELECT id FROM turn WHERE no = ?2))
+"""
 _FORWARD: Final = """
 UPDATE inbox SET turn_id = :next, state = CASE WHEN no = :first THEN 'deferred' ELSE state END
  WHERE state = 'queued' AND session_no = :session_no AND turn_id = :turn_id
@@ -91,6 +96,12 @@ def add(
 def queued(db: Reader | Tx, session_no: SessionNo, turn_id: bytes) -> list[InboxRow]:
     """Messages that wait for turn `turn_id`, in order of acceptance."""
     return [InboxRow(*row) for row in db.rows(_QUEUED, (session_no, turn_id))]
+
+
+def anything_waits(tx: Tx, session_no: SessionNo, turn_no: int) -> bool:
+    """Whether a message for that turn or a notice is still to be delivered: every round asks, and mostly nothing is."""
+    row = tx.row(_ANYTHING, (session_no, turn_no))
+    return row is not None and bool(row[0])
 
 
 def count_queued(db: Reader | Tx, session_no: SessionNo, turn_id: bytes) -> int:

@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from peen.ids import SessionNo
 from peen.store import feed, keys, sessions
-from peen.store.database import Reader, Tx
+from peen.store.database import Reader, Tx, Value
+from peen.store.feed import NewEvent
 from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord, ToolCallRecord
 
 
@@ -33,7 +34,7 @@ class MessageRow(NamedTuple):
 
 _INSERT: Final = """
 INSERT INTO message (key, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
-                     injected_kind, created_at_ms, provider_reasoning)
+                     injected_kind, provider_reasoning, created_at_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _PAGE: Final = """
@@ -60,18 +61,46 @@ def append(tx: Tx, session_no: SessionNo, messages: Sequence[MessageRecord], *, 
     """Store messages; returns the last message sequence of the session (0 if `messages` is empty)."""
     if not messages:
         return 0
-    last = sessions.take_message_sequences(tx, session_no, len(messages), at_ms=at_ms)
-    logged: list[tuple[str, int]] = []
-    for sequence, message in enumerate(messages, last - len(messages) + 1):
-        calls = None if message.tool_calls is None else msgspec.json.encode(message.tool_calls)
-        row = (message.role, message.content, message.model, message.thinking, calls, message.tool_call_id)
-        flags = (int(message.is_error), int(message.injected), message.injected_kind, at_ms)
-        kept = None if message.provider_reasoning == NOTHING else bytes(message.provider_reasoning)
-        tx.execute(_INSERT, (keys.join(session_no, sequence), turn_no, *row, *flags, kept))
-        if message.role == "assistant":
-            logged.append(("agent.message", sequence))
-    feed.append_log(tx, session_no, logged, at_ms=at_ms)
-    return last
+    return append_with_events(tx, session_no, messages, (), turn_no=turn_no, at_ms=at_ms)
+
+
+def append_with_events(
+    tx: Tx,
+    session_no: SessionNo,
+    messages: Sequence[MessageRecord],
+    events: Sequence[NewEvent],
+    *,
+    turn_no: int,
+    generation_no: int | None = None,
+    at_ms: int,
+) -> int:
+    """Store messages, frames, and the log rows of both; returns the last message sequence of the session."""
+    replies = [number for number, message in enumerate(messages, 1) if message.role == "assistant"]
+    shown = feed.log_refs(events)
+    taken = sessions.take_sequences(
+        tx, session_no, messages=len(messages), frames=len(events), logs=len(replies) + len(shown), at_ms=at_ms
+    )
+    before, frames_before = taken.message - len(messages), taken.feed - len(events)
+    if messages:
+        key = keys.join(session_no, before + 1)
+        tx.execute_each(
+            _INSERT, [_row(key + offset, turn_no, message, at_ms) for offset, message in enumerate(messages)]
+        )
+    if events:
+        feed.insert(tx, session_no, events, last=taken.feed, at_ms=at_ms, turn_no=turn_no, generation_no=generation_no)
+    refs = [("agent.message", before + number) for number in replies]
+    refs += [(name, frames_before + number) for name, number in shown]
+    feed.insert_log(tx, session_no, refs, last=taken.log, at_ms=at_ms)
+    return taken.message
+
+
+def _row(key: int, turn_no: int, message: MessageRecord, at_ms: int) -> tuple[Value, ...]:
+    calls = None if message.tool_calls is None else msgspec.json.encode(message.tool_calls)
+    reasoning = None if message.provider_reasoning == NOTHING else bytes(message.provider_reasoning)
+    return (
+        key, turn_no, message.role, message.content, message.model, message.thinking, calls, message.tool_call_id,
+        int(message.is_error), int(message.injected), message.injected_kind, reasoning, at_ms,
+    )  # fmt: skip
 
 
 def page(
@@ -107,7 +136,8 @@ def history(
         message = _history_message(row)
         record = message.message
         # Six bytes is the longest JSON escape of one character.
-        size += 512 + 6 * (len(record.content) + len(record.thinking or "")) + len(row[6] or b"") + len(row[11] or b"")
+        size += 512 + 6 * (len(record.content) + len(record.thinking or "")) + len(row[6] or b"")
+        size += len(record.provider_reasoning)
         if found and size > max_bytes:
             cursor.close()
             return found, True
@@ -121,12 +151,12 @@ def of_turn(db: Reader | Tx, turn_no: int) -> list[HistoryMessage]:
 
 
 def _history_message(row: tuple[Any, ...]) -> HistoryMessage:
-    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind, kept = row
+    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind, reasoning = row
     record = MessageRecord(
         role=role, content=content, model=model, thinking=thinking,
         tool_calls=None if calls is None else _TOOL_CALLS.decode(calls),
         tool_call_id=call_id, is_error=bool(is_error), injected=bool(injected), injected_kind=kind,
-        provider_reasoning=NOTHING if kept is None else Raw(kept),
+        provider_reasoning=NOTHING if reasoning is None else Raw(reasoning),
     )  # fmt: skip
     return HistoryMessage(sequence=sequence, turn=turn_no, message=record)
 

@@ -49,12 +49,12 @@ _CREATE: Final = """
 INSERT INTO session (id, workspace, agent_space, root_agent, model, created_at_ms, updated_at_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (workspace) DO NOTHING
 """
-_TAKE_FEED: Final = "UPDATE session SET feed_sequence = feed_sequence + ? WHERE no = ? RETURNING feed_sequence"
-_TAKE_LOG: Final = "UPDATE session SET log_sequence = log_sequence + ? WHERE no = ? RETURNING log_sequence"
-_TAKE_MESSAGES: Final = """
-UPDATE session SET message_sequence = message_sequence + :n, message_count = message_count + :n,
-                   last_message_at_ms = :at, updated_at_ms = :at
- WHERE no = :no RETURNING message_sequence
+# Without messages the times stay; all of it is one statement, since every commit of a step runs it.
+_TAKE: Final = """
+UPDATE session SET message_sequence = message_sequence + ?1, message_count = message_count + ?1,
+                   feed_sequence = feed_sequence + ?2, log_sequence = log_sequence + ?3,
+                   last_message_at_ms = iif(?1, ?4, last_message_at_ms), updated_at_ms = iif(?1, ?4, updated_at_ms)
+ WHERE no = ?5 RETURNING message_sequence, feed_sequence, log_sequence
 """
 _ADVANCE_STOP: Final = "UPDATE session SET stop_revision = stop_revision + 1 WHERE no = ? RETURNING stop_revision"
 _MESSAGE_SEQUENCE: Final = "SELECT message_sequence FROM session WHERE no = ?"
@@ -101,24 +101,26 @@ def count(db: Reader) -> int:
     return int(row[0])
 
 
-def take_feed_sequences(tx: Tx, no: SessionNo, n: int) -> int:
-    """The last of `n` new feed sequences."""
-    return _taken(tx, _TAKE_FEED, (n, no))
+class Taken(NamedTuple):
+    """The last sequences of a session, of which the new ones are the latest."""
+
+    message: int
+    feed: int
+    log: int
 
 
-def take_log_sequences(tx: Tx, no: SessionNo, n: int) -> int:
-    return _taken(tx, _TAKE_LOG, (n, no))
-
-
-def take_message_sequences(tx: Tx, no: SessionNo, n: int, *, at_ms: int) -> int:
-    row = tx.row(_TAKE_MESSAGES, {"n": n, "no": no, "at": at_ms})
+def take_sequences(tx: Tx, no: SessionNo, *, messages: int = 0, frames: int = 0, logs: int = 0, at_ms: int) -> Taken:
+    """So many new sequences of each kind."""
+    row = tx.row(_TAKE, (messages, frames, logs, at_ms, no))
     assert row is not None, f"no session {no}"
-    return int(row[0])
+    return Taken(*row)
 
 
 def advance_stop(tx: Tx, no: SessionNo) -> int:
     """A new stop revision: what was accepted under an older one does not begin by itself any more."""
-    return _taken(tx, _ADVANCE_STOP, (no,))
+    row = tx.row(_ADVANCE_STOP, (no,))
+    assert row is not None, f"no session {no}"
+    return int(row[0])
 
 
 def message_sequence(db: Reader | Tx, no: SessionNo) -> int:
@@ -130,9 +132,3 @@ def message_sequence(db: Reader | Tx, no: SessionNo) -> int:
 
 def count_completed_turn(tx: Tx, no: SessionNo, *, at_ms: int) -> None:
     tx.execute(_COUNT_COMPLETED, (at_ms, no))
-
-
-def _taken(tx: Tx, sql: str, bindings: tuple[int, ...]) -> int:
-    row = tx.row(sql, bindings)
-    assert row is not None, f"no session {bindings[-1]}"
-    return int(row[0])

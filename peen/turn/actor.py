@@ -18,6 +18,7 @@ from peen.execution.ask import Asker, ModelSetup
 from peen.execution.blocks import Blocks
 from peen.execution.decide import failure
 from peen.execution.loop import AgentLoop
+from peen.execution.requests import SentRequests
 from peen.execution.steps import Next, Steps
 from peen.model.stream import ModelInfo, Upstream
 from peen.tool.base import ToolContext
@@ -66,7 +67,7 @@ class TurnActor:
                 prepare = partial(restored_scene, self._shop, restored)
                 self._hold(execution_id, holder, restored.message_sequence)
         await supervised(
-            partial(self._work, prepare, upstream, model),
+            partial(self._hold_and_work, partial(self._work, prepare, upstream, model)),
             name=f"turn {self._command.turn_id}",
             failed=self._record_failure,
             expected=(LinkLost, StaleClaim),  # the worker is lost, or a Stop ended the turn
@@ -77,6 +78,14 @@ class TurnActor:
         self._steps.message_sequence = message_sequence
         if self._shop.work is not None:
             self._caller = Caller(self._shop.work, execution_id, holder)
+
+    async def _hold_and_work(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Renew the turn's leases as long as it works. One that is lost ends the work: nothing would count."""
+        assert self._steps is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._steps.keep_leases)
+            await work()
+            nursery.cancel_scope.cancel()
 
     async def _work(self, prepare: Callable[[], Awaitable[Scene]], upstream: Upstream, model: ModelInfo) -> None:
         settings, steps = self._shop.settings, self._steps
@@ -91,7 +100,14 @@ class TurnActor:
             reasoning_effort=scene.reasoning_effort,
         )
         blocks = Blocks(scene.first_block)
-        asker = Asker(setup, conversation=scene.conversation, blocks=blocks, steps=steps, entropy=self._shop.entropy)
+        asker = Asker(
+            setup,
+            conversation=scene.conversation,
+            blocks=blocks,
+            steps=steps,
+            sent=SentRequests(self._shop.known_blobs),
+            entropy=self._shop.entropy,
+        )
         loop = AgentLoop(
             steps=steps,
             conversation=scene.conversation,

@@ -20,13 +20,13 @@ from peen.model.stream import ModelInfo
 from peen.tool.ledger import Ledger, LedgerDelta
 from peen.turn.workshop import Workshop
 from peen.wire.worker import (
+    NOTHING,
     HistoryMessage,
     MessageRecord,
     OpenedTurn,
     OpenTurn,
     RestoredExecution,
     RunTurn,
-    SavedStep,
 )
 
 _encode: Final = msgspec.json.encode
@@ -118,7 +118,7 @@ async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
         reasoning_effort=restored.reasoning_effort,
         round_limit=restored.round_limit,
         parallelism=restored.tool_parallelism,
-        ledger=_ledger_after(restored.steps),
+        ledger=_ledger_after(restored),
         start=start,
         note=notes[-1] if notes else None,
         first_block=restored.next_block,
@@ -134,12 +134,15 @@ def _finished_rounds(own: list[HistoryMessage], start: Start) -> list[HistoryMes
     return rows[: replies[-1]] if replies else rows
 
 
-def _ledger_after(steps: list[SavedStep]) -> Ledger:
+def _ledger_after(restored: RestoredExecution) -> Ledger:
     """What the agent has read and written, as its saved results tell."""
+    own = [
+        _decode_result(saved.output).seen
+        for saved in restored.steps
+        if saved.step.endswith(".handler") and saved.state == "completed"
+    ]
     ledger = Ledger()
-    for saved in steps:
-        if saved.step.endswith(".handler") and saved.state == "completed":
-            seen = _decode_result(saved.output).seen
-            if bytes(seen) != b"null":
-                ledger.apply(_decode_delta(seen))
+    for seen in [*restored.seen, *own]:
+        if seen != NOTHING:
+            ledger.apply(_decode_delta(seen))
     return ledger

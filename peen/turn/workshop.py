@@ -63,6 +63,8 @@ class Workshop:
     """Paused work of the session; None where no controller serves it."""
     locks: FileLocks = field(default_factory=FileLocks)
     transcript: Transcript = field(default_factory=Transcript)
+    known_blobs: set[bytes] = field(default_factory=set)
+    """Hashes of blobs that the store has for this session."""
 
 
 class AgentTools:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from peen.wire.execution import Execution, ExecutionView
+from peen.wire.price import Price
 
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -93,7 +94,8 @@ FromController = HelloAck | Result | Command
 class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
 
-    `api` is `chat` (the default) or `responses`; without `stream` answers are asked for in one piece.
+    `api` is `chat` (the default) or `responses`; without `stream` answers are asked for whole. `prices` are by names of
+    models, which may hold `*`.
     """
 
     name: str
@@ -104,6 +106,7 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     script: str | None = None
     api: str | None = None
     stream: bool = True
+    prices: dict[str, Price] = {}
 
 
 class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
@@ -159,11 +162,21 @@ class ToolCallRecord(WorkerStruct, frozen=True, kw_only=True):
     arguments: Raw
 
 
+class ProviderReasoning(Struct, frozen=True, kw_only=True):
+    """What a provider gave with an answer to have it back, and which model of which upstream it is for.
+
+    `items` are in a form of the upstream's own.
+    """
+
+    upstream: str
+    model: str
+    items: list[Raw]
+
+
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     """One row of the transcript, in the order the model receives it.
 
-    `provider_reasoning` is `{upstream, model, items}`: what the provider wants back byte for byte, and nobody else
-    gets. `items` are in a form of the upstream's own.
+    `provider_reasoning` is a `ProviderReasoning`: what the provider wants back as it came, and nobody else gets.
     """
 
     role: Literal["user", "assistant", "tool", "system"]
@@ -198,13 +211,14 @@ class Usage(WorkerStruct, frozen=True, kw_only=True):
 class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
     """The audit of one provider round.
 
-    The request is named by what it was made of, not copied: the transcript up to `request_sequence`, the
-    turn's prompt snapshot, and the tool list of this release.
+    `request` is what was sent, as a saved value of `peen.store.blobs.encoder`; null means that it was the same as that
+    of the attempt before. `request_sequence` is the last message of the session that it was made of.
     """
 
     round: int
     state: Literal["completed", "failed", "cancelled"]
     request_sequence: int
+    request: Raw = NOTHING
     response: Raw = NOTHING
     usage: Usage = Usage()
     finish_reason: str | None = None
@@ -213,6 +227,13 @@ class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
     failure_detail: str | None = None
     started_at_ms: int
     completed_at_ms: int
+
+
+class NewBlob(WorkerStruct, frozen=True, kw_only=True):
+    """A part of a saved value, stored once under `digest`, the SHA-256 of its bytes (32 bytes)."""
+
+    digest: bytes
+    data: bytes
 
 
 class Claim(WorkerStruct, frozen=True, kw_only=True):
@@ -309,10 +330,11 @@ class RestoreExecution(WorkerStruct, frozen=True, kw_only=True):
 
 
 class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
-    """What the execution was started with, frozen, and every step so far in the order of the workflow.
+    """What the execution was started with, frozen, and how far it came.
 
     The transcript before the turn ends at `history_sequence`; the turn's own rows follow. `next_block` is the first
-    free content block index.
+    free content block index. `steps` are those from the last answer of the model on, in the order of the workflow;
+    `seen` is what the calls before them have taught the read-before-change ledger.
     """
 
     turn: int
@@ -324,6 +346,7 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
     history_sequence: int
     message_sequence: int
     next_block: int
+    seen: list[Raw] = []
     steps: list[SavedStep]
 
 
@@ -348,7 +371,8 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     """One transaction: what ended, what it wrote, what begins at once, and perhaps the end of the turn.
 
     Carried out in this order: completions, messages, events, calls, claims, `passed`, terminal. `passed` completes
-    claims of this same commit: phases that had nothing to do.
+    claims of this same commit: phases that had nothing to do. `blobs` are parts of the saved values that stand in
+    `calls`; what they name beside these must have been stored for this session before.
     """
 
     execution_id: str
@@ -361,6 +385,7 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     passed: list[Completion] = []
     terminal: Terminal | None = None
     continuation: Continuation | None = None
+    blobs: list[NewBlob] = []
 
 
 class Committed(WorkerStruct, frozen=True, kw_only=True):
@@ -368,13 +393,25 @@ class Committed(WorkerStruct, frozen=True, kw_only=True):
 
     `delivered` are queued messages that reached the model with this commit: they stand in the transcript already.
     `continued` says that the end did not happen because of them; `stopped` that a Stop came first: the results of
-    tools are saved, and nothing follows from them.
+    tools are saved, and nothing follows from them. `missing_blobs` says that nothing at all was written: the store has
+    not got the blobs with these hashes, and the worker commits again with them.
     """
 
     message_sequence: int
     delivered: list[MessageRecord] = []
     continued: bool = False
     stopped: bool = False
+    missing_blobs: list[bytes] = []
+
+
+class SaveBlobs(WorkerStruct, frozen=True, kw_only=True):
+    """Blobs ahead of the commit that names them, where they are too much for its frame."""
+
+    blobs: list[NewBlob]
+
+
+class BlobsSaved(WorkerStruct, frozen=True, kw_only=True):
+    pass
 
 
 class EmitEvents(WorkerStruct, frozen=True, kw_only=True):
@@ -386,6 +423,17 @@ class EmitEvents(WorkerStruct, frozen=True, kw_only=True):
 
 
 class Emitted(WorkerStruct, frozen=True, kw_only=True):
+    pass
+
+
+class RenewLeases(WorkerStruct, frozen=True, kw_only=True):
+    """Whoever holds an execution is at work: it, and every step that it runs, keep their leases for another minute."""
+
+    execution_id: str
+    holder: str
+
+
+class LeasesRenewed(WorkerStruct, frozen=True, kw_only=True):
     pass
 
 
@@ -493,8 +541,10 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "turn.open": (OpenTurn, OpenedTurn),
     "execution.restore": (RestoreExecution, RestoredExecution),
     "history.page": (HistoryPage, HistoryRows),
+    "blobs.save": (SaveBlobs, BlobsSaved),
     "steps.commit": (CommitSteps, Committed),
     "events.emit": (EmitEvents, Emitted),
+    "leases.renew": (RenewLeases, LeasesRenewed),
     "execution.read": (ReadExecution, ExecutionsRead),
     "execution.resolve": (ResolveExecutionActivity, ExecutionActivityResolved),
     "execution.continue": (ContinueExecution, ContinuationAdmitted),

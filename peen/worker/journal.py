@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+import msgspec
+
 from peen.wire.worker import (
+    BlobsSaved,
     CommitSteps,
     Committed,
     EmitEvents,
     Emitted,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
+    NewBlob,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
+    SaveBlobs,
 )
 from peen.worker.link import ControllerLink
 from peen.worker.peer import Answer
 
 MAX_EMITS_AHEAD: Final = 8
 """Streamed pieces that may be on their way unanswered; one more waits, so a fast model feels a slow disk."""
+MAX_BLOBS_BYTES: Final = 4 * 1024 * 1024
+"""Blobs of one frame, which holds so many in base64 beside what else a commit brings. A larger one travels alone."""
 
 
 class LinkJournal:
@@ -50,7 +59,14 @@ class LinkJournal:
             # A piece that could not be stored leaves a hole that no later frame may follow: the step fails with it.
             while emitted:
                 await emitted.popleft()
+        if sum(len(blob.data) for blob in request.blobs) > MAX_BLOBS_BYTES:
+            for part in _parts(request.blobs):
+                await self._link.call(SaveBlobs(blobs=part), BlobsSaved)
+            request = msgspec.structs.replace(request, blobs=[])
         return await self._link.call(request, Committed)
+
+    async def renew(self, request: RenewLeases) -> LeasesRenewed:
+        return await self._link.call(request, LeasesRenewed)
 
     async def emit(self, request: EmitEvents) -> None:
         emitted = self._emitted.setdefault(request.execution_id, deque())
@@ -64,3 +80,15 @@ class LinkJournal:
             known for known, emitted in self._emitted.items() if all(answer.done.is_set() for answer in emitted)
         ]:
             del self._emitted[execution_id]
+
+
+def _parts(blobs: list[NewBlob]) -> list[list[NewBlob]]:
+    parts: list[list[NewBlob]] = [[]]
+    size = 0
+    for blob in blobs:
+        if parts[-1] and size + len(blob.data) > MAX_BLOBS_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(blob)
+        size += len(blob.data)
+    return parts

@@ -153,8 +153,12 @@ def test_status_of_a_controller_that_does_not_answer_is_still_running(
 
 @pytest.mark.parametrize(
     "command",
-    [["list"], ["open", "."], ["show", SESSION], ["attach", SESSION], ["stop", SESSION], ["delete", "--yes", SESSION]],
-)
+    [
+        ["list"], ["open", "."], ["show", SESSION], ["attach", SESSION], ["stop", SESSION],
+        ["delete", "--yes", SESSION], ["continue", SESSION], ["continue", SESSION, "--request", SESSION],
+        ["abandon", SESSION],
+    ],
+)  # fmt: skip
 def test_sessions_need_a_running_controller(
     settings: Settings, command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,7 +213,7 @@ def test_an_unknown_session_is_refused_with_status_and_code(held: Settings, capf
     assert capfd.readouterr().err == "peen: 404 SESSION_NOT_FOUND: no such session\n"
 
 
-@pytest.mark.parametrize("command", ["show", "attach", "stop", "delete"])
+@pytest.mark.parametrize("command", ["show", "attach", "stop", "delete", "continue", "abandon"])
 def test_what_is_no_session_id_is_not_even_asked_for(
     held: Settings, command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,7 +238,9 @@ def test_show_asks_for_session_turns_and_messages(held: Settings, capfd: pytest.
     assert [line.split()[1] for line in seen] == [
         "/api/v1/session", "/api/v1/session/turns?limit=10", "/api/v1/messages?limit=20&order=desc",
     ]  # fmt: skip
-    assert '"turns":[{"old": 1},{"new": 2}],"messages":[{"first": 1},{"later": 2}]' in capfd.readouterr().out
+    assert (
+        '"turns":[{"old": 1},{"new": 2}],"messages":[{"first": 1},{"later": 2}],"paused":[]}' in capfd.readouterr().out
+    )
 
 
 def test_a_session_is_readable_with_its_newest_words_last() -> None:

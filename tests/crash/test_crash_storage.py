@@ -5,13 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 import pytest
-from crash_kit import ENDS, Client, command, script, scripted_daemon, sequences, short_directory
+from crash_kit import (
+    ENDS,
+    Client,
+    alive,
+    command,
+    descendants,
+    script,
+    scripted_daemon,
+    sequences,
+    short_directory,
+    wait_for,
+)
 
 from peen.testing.daemon import Daemon, DaemonFailed
 
@@ -28,6 +40,18 @@ def small_disk(at: Path, size: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", str(at)], check=True)
+
+
+@contextmanager
+def pinned_log(database: Path) -> Iterator[None]:
+    """A reader that keeps the log from being copied back and written over: every commit needs new space."""
+    connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM turn").fetchall()
+        yield
+    finally:
+        connection.close()
 
 
 def fill(directory: Path) -> Path:
@@ -63,6 +87,46 @@ def test_a_full_disk_refuses_new_work_and_ends_what_runs_and_all_is_well_when_sp
             ended = [item for item in replayed if item["type"] in ENDS]
             assert len(started) == len(ended)
         assert daemon.start().stop() == 0  # it passes the integrity check
+
+
+def test_a_stop_on_a_disk_without_a_free_byte_ends_in_time_and_the_next_start_records_what_it_could_not() -> None:
+    waits = [[command("touch started; while :; do sleep 0.05; done"), {"text": "never"}]]
+    text = script({"waits": waits, "answers": [[{"text": "short"}]]})
+    own = {"PEEN_SHUTDOWN_TIMEOUT": "3s"}
+    with short_directory() as home, small_disk(home / "state", "24m"):
+        daemon = scripted_daemon(home, text, {"PEEN_LOG_DIRECTORY": str(home / "logs"), **own}).start()
+        with Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            client.send(session, "work", model="scripted/waits")
+            wait_for((daemon.workspace_root / "started").exists, "the command to start")
+            turn = client.get("/session/turns", session)["turns"][0]["id"]
+        below = descendants(daemon.pid)
+        (daemon.state_dir / "peen.db.reserve").unlink()
+        with pinned_log(daemon.state_dir / "peen.db"):
+            filler = fill(daemon.state_dir)
+
+            began = time.monotonic()
+            code = daemon.stop()
+            took_s = time.monotonic() - began
+
+        assert code == 1
+        assert below
+        assert not any(map(alive, below))
+        assert 3 <= took_s < 3 + 5  # `peen stop` waits that long
+        logged = daemon.output().splitlines()
+        (told,) = [line for line in logged if "the ends of turns are not stored" in line]
+        assert turn in told
+        assert not any("took too long" in line for line in logged)
+        filler.unlink()
+
+        with daemon.start(), Client(daemon) as client:
+            (found,) = client.get("/session/turns", session)["turns"]
+            assert (found["id"], found["state"]) == (turn, "interrupted")
+            ended = [item["data"]["reason"] for item in client.replay(session) if item["type"] in ENDS]
+            assert ended == ["interrupted"]
+            (execution,) = client.get("/session/executions", session)["executions"]
+            assert (execution["state"], execution["pauseReason"]) == ("paused", "interrupted")
+            assert client.ask(session, "again", model="scripted/answers")[-1]["type"] == "message.completed"
 
 
 def test_a_damaged_page_stops_the_start_with_the_name_of_the_file_and_changes_nothing() -> None:

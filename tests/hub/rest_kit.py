@@ -20,6 +20,7 @@ from peen.hub.request import ApiRequest
 from peen.hub.router import dispatch
 from peen.model.stream import ModelInfo
 from peen.session.workspace import WorkspacePolicy
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database
 from peen.store.opening import open_direct
 from peen.store.sessions import SessionRow
@@ -34,6 +35,7 @@ class Office:
     """A store with the operations on top. What an operation asks of the controller is noted."""
 
     database: Database
+    blobs: Blobs
     directory: Path
     api: Api = field(init=False)
     released: list[SessionRow] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Office:
 
         self.api = Api(
             database=self.database,
+            blobs=self.blobs,
             policy=WorkspacePolicy(self.directory, self.directory / "state", self.directory / "config"),
             models=[ModelInfo(name=MODEL, connection_name="scripted", model_id="script")],
             configured_default=MODEL,
@@ -101,7 +104,7 @@ async def office(directory: Path) -> AsyncIterator[Office]:
     """An office with its store in `directory`. Reads may use threads: no virtual time here."""
     migrations = resources.files("peen.store") / "migrations"
     async with open_direct(directory / "peen.db", migrations=migrations, name="peen", seed=1) as database:
-        yield Office(database, directory)
+        yield Office(database, await Blobs.open(database), directory)
 
 
 async def engine_in(own: Office, upstream: PlayedUpstream, *, number: int = 1) -> Engine:

@@ -19,7 +19,8 @@ async def delete(own: Office, home: Home) -> tuple[int, Any]:
 
 
 def rows_left(own: Office) -> dict[str, int]:
-    left = {table: len(rows) for table, rows in dump(own.database).items() if table != "sqlite_sequence"}
+    kept = ("sqlite_sequence", "blob_dictionary")  # these belong to the file
+    left = {table: len(rows) for table, rows in dump(own.database).items() if table not in kept}
     return {table: count for table, count in left.items() if count}
 
 

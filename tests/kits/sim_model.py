@@ -14,6 +14,7 @@ from engine_kit import MODEL_ID, Attempt, Said, Work, says
 from peen.errors import ModelError
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.strict import strict_request_check
+from peen.session.resumption import NOTE
 from peen.tool.base import Tool, ToolContext, ToolError
 from peen.wire.worker import MessageRecord
 
@@ -22,6 +23,8 @@ MODEL: Final = f"{NAME}/{MODEL_ID}"
 
 PROBE: Final = "probe"
 """How messages begin that only find out whether a session still works; every script answers them."""
+_PAUSED: Final = NOTE.partition("{")[0]
+"""How the note of a pause begins, which stands in the middle of a turn."""
 
 Round = Sequence[Attempt]
 """The attempts of one round: all but the last one fail."""
@@ -94,7 +97,7 @@ class SimUpstream:
         """The newest message that the script answers, and how many answers it has had."""
         answers = 0
         for message in reversed(request.messages):
-            if message.role == "system":
+            if message.role == "system" and not message.content.startswith(_PAUSED):
                 break  # the end of a turn that did not complete: what was asked before it is over
             if message.role == "assistant":
                 answers += 1

@@ -31,6 +31,7 @@ from peen.session.records import GenerationRecords
 from peen.session.recovery import recover
 from peen.session.registry import Sessions
 from peen.store import inbox, sessions, turns
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Reader, Tx
 from peen.store.direct import DirectDatabase, MemoryFile
 from peen.store.opening import open_direct
@@ -56,13 +57,13 @@ class Home:
 class Controller:
     """One life of the controller: everything that control-core puts together, without processes and threads."""
 
-    def __init__(self, database: Database, space: SimSpace, *, entropy: ClockEntropy) -> None:
-        self.database, self.entropy = database, entropy
+    def __init__(self, database: Database, blobs: Blobs, space: SimSpace, *, entropy: ClockEntropy) -> None:
+        self.database, self.blobs, self.entropy = database, blobs, entropy
         self.nursery: trio.Nursery
         self.fanout = Fanout()
         self.pump = FeedPump(database.reader, self.fanout)
         self.pump.attach(database)
-        records = self.records = GenerationRecords(database, entropy)
+        records = self.records = GenerationRecords(database, blobs, entropy)
 
         def calls(_session_id: str, generation_id: str) -> CallHandler:
             return records.calls(generation_id, self.sessions.turn_ended).handle
@@ -95,6 +96,7 @@ class World:
         self.space: SimSpace
         self.lives = 0
         self.controller: Controller | None = None
+        self._requests: list[trio.CancelScope] = []
         self.script_scope = trio.CancelScope()
         """Around the scenario: what it still had in mind is dropped when its controller dies of the plan."""
         self.disk_was_filled = False
@@ -122,7 +124,7 @@ class World:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.space = SimSpace(nursery, self.faults, self.upstream, self.ledger, self.seed)
-            self.space.on_replace = self._replace
+            self.space.on_replace = self.replace
             await body()
             nursery.cancel_scope.cancel()
 
@@ -175,6 +177,8 @@ class World:
         for client in self.clients:
             client.is_connected = False
         self.space.kill_all()
+        for request in self._requests:
+            request.cancel()
         self._end.set()  # also where only the scenario was told: a dead process does nothing more
         if self._is_planned_death:
             self.script_scope.cancel()
@@ -214,7 +218,7 @@ class World:
         entropy = ClockEntropy(self.seed * 100 + life)
         await recover(database, entropy)
         await self._make_homes(database)
-        controller = Controller(database, self.space, entropy=entropy)
+        controller = Controller(database, await Blobs.open(database), self.space, entropy=entropy)
         async with trio.open_nursery() as nursery:
             for start in (controller.pump.run, controller.supervisor.run, controller.sessions.run):
                 await nursery.start(start)
@@ -231,7 +235,7 @@ class World:
             homes.append(Home(row.no, row.id, row.uuid))
         self.homes = homes
 
-    def _replace(self, process: SimProcess) -> None:
+    def replace(self, process: SimProcess) -> None:
         """Give a worker up in this moment, and let it go on all the same."""
         controller = self.controller
         assert controller is not None
@@ -247,6 +251,26 @@ class World:
             client.poke()
 
     # --- clients
+
+    async def request(self, call: Callable[[], Awaitable[None]]) -> bool:
+        """Carry out what a user asks of the controller; False if it died before it answered.
+
+        Raises: what the controller answers.
+        """
+        scope = trio.CancelScope()
+        self._requests.append(scope)
+        is_answered = False
+        try:
+            with scope:
+                await call()
+                is_answered = True
+        except SimulatedCrash:
+            pass
+        finally:
+            self._requests.remove(scope)
+        if not is_answered:
+            await self._until_over()
+        return is_answered
 
     def client(self, session_filter: str | None = None) -> Client:
         """A user who listens from now on."""

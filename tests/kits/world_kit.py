@@ -20,6 +20,7 @@ from peen.session import writes
 from peen.session.acceptance import Acceptance, accept
 from peen.session.writes import Writer
 from peen.store import feed, generations, keys, messages, sessions
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Reader, Tx
 from peen.store.direct import MemoryFile
 from peen.store.executions import ExecutionRow, root_of
@@ -52,6 +53,7 @@ class Home:
     no: SessionNo
     id: bytes
     generation_no: int
+    blobs: Blobs
 
     @property
     def uuid(self) -> str:
@@ -59,7 +61,7 @@ class Home:
 
     @property
     def writer(self) -> Writer:
-        return Writer(self.no, self.generation_no)
+        return Writer(self.no, self.generation_no, self.blobs)
 
 
 def uuid(number: int) -> UUID:
@@ -83,23 +85,24 @@ async def make_home(database: Database, number: int = 1) -> Home:
 
     Once that one has ended, there is another.
     """
+    blobs = await Blobs.open(database)
     newest = 2000 + number
     known = generations.by_id(database.reader, uuid(newest).bytes)
     while known is not None:
         if known.state == "ready":
-            return Home(known.session_no, uuid(1000 + number).bytes, known.no)
+            return Home(known.session_no, uuid(1000 + number).bytes, known.no, blobs)
         newest += 100
         session_no, known = known.session_no, generations.by_id(database.reader, uuid(newest).bytes)
     if newest > 2000 + number:
         again = await database.write(partial(make_generation, session_no=session_no, number=newest))
-        return Home(session_no, uuid(1000 + number).bytes, again)
+        return Home(session_no, uuid(1000 + number).bytes, again, blobs)
 
     def change(tx: Tx) -> Home:
         session, _ = sessions.open_or_create(
             tx, new_id=uuid(1000 + number).bytes, workspace=f"/srv/project-{number}", agent_space="control",
             root_agent="peen", model=MODEL, at_ms=AT_MS,
         )  # fmt: skip
-        return Home(session.no, session.id, make_generation(tx, session.no, 2000 + number))
+        return Home(session.no, session.id, make_generation(tx, session.no, 2000 + number), blobs)
 
     return await database.write(change)
 

@@ -16,7 +16,7 @@ from peen.model.openaimodels import by_preference
 from peen.model.reasoning import items_for, kept_reasoning
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import NOTHING, MessageRecord, ToolCallRecord, UpstreamConfig
+from peen.wire.worker import MessageRecord, ToolCallRecord, UpstreamConfig
 
 USER = MessageRecord(role="user", content="go")
 TOOL = ToolDefinition("readFile", "Read.", msgspec.Raw(b'{"type":"object"}'))
@@ -39,7 +39,7 @@ def sent(upstream: UpstreamConfig, *messages: MessageRecord, **fields: Any) -> A
 
 
 def reply(*calls: str, text: str = "", kept: bytes | None = None, model: str = "m", **fields: Any) -> MessageRecord:
-    items = NOTHING if kept is None else msgspec.Raw(kept)
+    items = [] if kept is None else msgspec.json.decode(kept, type=list[msgspec.Raw])
     records = [ToolCallRecord(id=call, name="readFile", arguments=msgspec.Raw(b'{"p":1}')) for call in calls]
     return MessageRecord(
         role="assistant", content=text, tool_calls=records or None,
@@ -166,7 +166,7 @@ def test_one_conversation_under_two_models_has_two_requests() -> None:
 def test_what_another_release_kept_is_not_sent() -> None:
     odd = MessageRecord(role="assistant", content="x", provider_reasoning=msgspec.Raw(b'{"version":9}'))
 
-    assert items_for(odd, upstream="up", model="m") is None
+    assert items_for(odd, upstream="up", model="m") == []
 
 
 # --- one piece ------------------------------------------------------------------------------------------------------

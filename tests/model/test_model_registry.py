@@ -81,7 +81,7 @@ async def test_the_upstream_called_scripted_keeps_its_demo_beside_a_script(tmp_p
         (
             UpstreamConfig(name="x", type="openia"),
             {},
-            "upstream 'x': type 'openia' is not part of this release; known: openai, scripted",
+            "upstream 'x': type 'openia' is not part of this release; known: anthropic, openai, scripted",
         ),
         (
             UpstreamConfig(name="x", type="scripted", api_key_env="X_KEY"),

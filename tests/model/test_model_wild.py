@@ -43,7 +43,7 @@ class Want(NamedTuple):
     calls: tuple[tuple[str, str], ...] = ()
     thinking: str = ""
     usage: Usage = Usage()
-    kept: bytes = b"null"
+    kept: tuple[bytes, ...] = ()
     error: tuple[str, bool] | None = None
 
 
@@ -169,12 +169,12 @@ RESPONSES_CASES: Final[dict[str, Want]] = {
     "end-queued": CUT,
     "text-cut-in-pair": completed("a🙂b"),
     "reasoning": completed(
-        thinking="hm\n\nhm", kept=b'[{"type":"reasoning" , "id":"rs","encrypted_content":"xyz"},"message"]'
+        thinking="hm\n\nhm", kept=(b'{"type":"reasoning" , "id":"rs","encrypted_content":"xyz"}', b'"message"')
     ),
     "reasoning-text": completed(thinking="hm"),
     "reasoning-at-the-end": completed(
         thinking="hm",
-        kept=b'[{"type":"reasoning" ,"summary":[{"text":"hm"}],"encrypted_content":"xyz"},"message"]',
+        kept=(b'{"type":"reasoning" ,"summary":[{"text":"hm"}],"encrypted_content":"xyz"}', b'"message"'),
     ),
     "document": completed("Hi there", READ_X, usage=Usage(prompt=7)),
     "document-error": BUSY,
@@ -233,7 +233,7 @@ async def test_a_stream_comes_to(api: str, name: str, way: str) -> None:
         answer = await ask(adapter, name, [user()])
 
     ran = tuple((call.name, bytes(call.arguments).decode()) for call in answer.calls)
-    kept = bytes(answer.provider_reasoning)
+    kept = tuple(map(bytes, answer.reasoning))
     assert Want(answer.text, answer.finish_reason, ran, answer.thinking, answer.usage, kept) == want
     assert len({call.id for call in answer.calls}) == len(answer.calls)
 

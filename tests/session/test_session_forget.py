@@ -119,7 +119,7 @@ def test_whoever_races_a_deletion_is_answered_and_either_all_goes_or_all_stays(
             assert stays == ("deletion" in heard)
             assert refusals <= (set() if stays else {"SESSION_NOT_FOUND"})
             if not stays:
-                assert {table for table, rows in dump(own.db).items() if rows} == {"sqlite_sequence"}
+                assert {table for table, rows in dump(own.db).items() if rows} == {"sqlite_sequence", "blob_dictionary"}
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 

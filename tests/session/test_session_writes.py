@@ -53,6 +53,7 @@ from peen.wire.worker import (
     ModelCallRecord,
     OpenedTurn,
     OpenTurn,
+    RestoreExecution,
     Terminal,
     encode,
 )
@@ -319,7 +320,10 @@ async def test_another_generation_and_another_session_write_nothing_even_with_th
         later = await db.write(partial(make_generation, session_no=turn.home.no, number=88))
         before = dump(db)
 
-        for writer in (Writer(turn.home.no, later), Writer(neighbour.no, turn.home.generation_no)):
+        for writer in (
+            Writer(turn.home.no, later, turn.home.blobs),
+            Writer(neighbour.no, turn.home.generation_no, turn.home.blobs),
+        ):
             with pytest.raises(StaleClaim):
                 await turn.send(turn.request(events=[frame()]), writer=writer)
             with pytest.raises(StaleClaim):
@@ -664,3 +668,58 @@ def test_sequences_have_no_gap_when_many_write_at_once(seed: int, writers: int) 
             check_sequences(db.reader)
 
     trio.run(main)
+
+
+# --- long values and restoration
+
+
+async def test_a_long_input_and_output_are_stored_in_parts_and_read_back_byte_for_byte() -> None:
+    text = 'what a tool said, \\u00e9 and a ~ \\\\ quote\\"' * 40
+    given_text, output = f'{{"arguments":{{"content":"{text}"}}}}'.encode(), f'{{"content": "{text}"}}'.encode()
+    async with open_store() as db:
+        turn = await begin(db)
+        await turn.commit(claims=[Claim(step="r0.t0.handler", kind="effect", given=Raw(given_text))])
+        await turn.commit(completions=[completion("r0.t0.handler", output)])
+
+        row = executions.root_of(db.reader, turn.opened.turn)
+        assert row is not None
+        (step,) = executions.steps(db.reader, row.no)
+        take = partial(turn.home.blobs.take, db.reader, turn.home.no)
+        assert (take(step.given), take(step.output or b"")) == (given_text, output)
+        assert db.reader.rows("SELECT count(*) FROM blob") == [(1,)]  # the text is stored once for both
+        assert len(step.given) + len(step.output or b"") < 200
+
+
+@given(st.binary(max_size=700).map(lambda data: encode(data.decode("latin-1"))))
+def test_any_value_comes_back_as_it_was(value: bytes) -> None:
+    async def main() -> None:
+        async with open_store() as db:
+            home = await make_home(db)
+            stored = await db.write(partial(home.blobs.put, session_no=home.no, value=value))
+            assert home.blobs.take(db.reader, home.no, stored) == value
+
+    trio.run(main)
+
+
+async def test_what_a_worker_needs_to_go_on_does_not_grow_with_what_earlier_rounds_said() -> None:
+    rounds = 30
+    async with open_store() as db:
+        turn = await begin(db)
+        for number in range(rounds):
+            model, tool = f"r{number}.model", f"r{number}.t0.handler"
+            await turn.commit(claims=[claim(model, "model")])
+            await turn.commit(completions=[completion(model, b'{"text":"answer"}')], claims=[claim(tool)])
+            said = b'{"content":"%s","seen":{"n":%d}}' % (b"x" * 50_000, number)
+            await turn.commit(completions=[completion(tool, said)])
+        await paused(turn)
+        row = executions.root_of(db.reader, turn.opened.turn)
+        assert row is not None
+        change = partial(executions.resume, no=row.no, control_revision=row.control_revision, at_ms=AT_MS, caller="api")
+        await db.write(change)
+
+        request = RestoreExecution(execution_id=turn.opened.execution_id, holder="ee" * 16)
+        restored = await db.write(partial(writes.restore, writer=turn.home.writer, request=request, at_ms=AT_MS))
+
+    assert [saved.step for saved in restored.steps] == [f"r{rounds - 1}.model", f"r{rounds - 1}.t0.handler"]
+    assert [bytes(each) for each in restored.seen] == [b'{"n":%d}' % number for number in range(rounds - 1)]
+    assert len(encode(restored)) < 60_000

@@ -63,7 +63,7 @@ async def test_a_message_makes_its_session_the_one_used_last() -> None:
     async with open_store() as db:
         older = await make_home(db, 1)
         await make_home(db, 2)
-        await db.write(partial(sessions.take_message_sequences, no=older.no, n=1, at_ms=AT_MS + 5))
+        await db.write(partial(sessions.take_sequences, no=older.no, messages=1, at_ms=AT_MS + 5))
 
         used = sessions.page(db.reader, limit=1, offset=0)[0]
 

@@ -95,8 +95,8 @@ async def test_what_an_older_release_stored_with_its_dictionary_is_read() -> Non
     older = zstandard.train_dictionary(4096, [SOURCE[n:] + b"%d" % n for n in range(200)]).as_bytes()
     text = SOURCE + b"of the older release"
     async with open_store() as db:
-        home = await make_home(db)
         await db.write(lambda tx: tx.execute("INSERT INTO blob_dictionary VALUES (2, ?)", (older,)).fetchall())
+        home = await make_home(db)
         before = Blobs(Codec({2: older}, newest=2))
         await db.write(lambda tx: before.save(tx, home.no, [blob(text)]))
 

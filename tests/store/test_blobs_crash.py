@@ -35,7 +35,7 @@ _STEP = (
 def save_step(tx: Tx, blobs: Blobs, session: SessionNo, at: int, saved: Saved) -> None:
     """One step as an engine would write it: its value and the blobs that it needs."""
     tx.execute("INSERT INTO step VALUES (?, ?, ?)", (session, at, saved.value))
-    blobs.accept(tx, session, saved.value, saved.new_blobs)
+    blobs.accept(tx, session, [saved.value], saved.new_blobs)
 
 
 def forget(tx: Tx, session: SessionNo) -> bool:

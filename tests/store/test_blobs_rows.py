@@ -18,6 +18,7 @@ from world_kit import Home, dump, make_home, open_store
 
 from peen.entropy import SystemEntropy
 from peen.ids import SessionNo
+from peen.store import sessions
 from peen.store.blobs.codec import MAX_BLOB_BYTES
 from peen.store.blobs.decode import decode
 from peen.store.blobs.encoder import Encoder
@@ -124,7 +125,7 @@ async def test_a_growing_list_is_read_back_from_the_database() -> None:
         for each in messages:
             encoder.append(each)
             saved = encoder.save()
-            await db.write(partial(blobs.accept, session_no=home.no, value=saved.value, blobs=saved.new_blobs))
+            await db.write(partial(blobs.accept, session_no=home.no, values=[saved.value], blobs=saved.new_blobs))
             chain = [saved.value] if saved.is_root else [*chain, saved.value]
 
         assert decode(chain, blobs.fetcher(db.reader, home.no)) == b"[" + b",".join(messages) + b"]"
@@ -138,7 +139,7 @@ async def test_a_step_that_names_what_is_not_there_is_refused_whole_and_sent_aga
         before = dump(db)
         sent = saved.new_blobs[1::2]
         with pytest.raises(BlobMissing) as caught:
-            await db.write(partial(blobs.accept, session_no=home.no, value=saved.value, blobs=sent))
+            await db.write(partial(blobs.accept, session_no=home.no, values=[saved.value], blobs=sent))
         assert dump(db) == before
         assert len(caught.value.hashes) > 1
 
@@ -147,8 +148,8 @@ async def test_a_step_that_names_what_is_not_there_is_refused_whole_and_sent_aga
             if len(sent) == len(saved.new_blobs):
                 break
             with pytest.raises(BlobMissing) as caught:
-                await db.write(partial(blobs.accept, session_no=home.no, value=saved.value, blobs=sent))
-        await db.write(partial(blobs.accept, session_no=home.no, value=saved.value, blobs=sent))
+                await db.write(partial(blobs.accept, session_no=home.no, values=[saved.value], blobs=sent))
+        await db.write(partial(blobs.accept, session_no=home.no, values=[saved.value], blobs=sent))
 
         assert hashes_in(db) == {each.hash for each in saved.new_blobs}
 
@@ -159,9 +160,9 @@ async def test_a_step_may_not_lean_on_another_session() -> None:
         value = b"[%b]" % reference(b"s", TEXT)
 
         with pytest.raises(BlobMissing):
-            await db.write(partial(blobs.accept, session_no=first.no, value=value, blobs=[]))
+            await db.write(partial(blobs.accept, session_no=first.no, values=[value], blobs=[]))
         with pytest.raises(BlobDamaged):
-            await db.write(partial(blobs.accept, session_no=first.no, value=b'["~what"]', blobs=[]))
+            await db.write(partial(blobs.accept, session_no=first.no, values=[b'["~what"]'], blobs=[]))
 
 
 # --- release
@@ -244,9 +245,14 @@ async def test_a_database_of_the_first_release_is_migrated(tmp_path: Path) -> No
     (first / "0001_initial.sql").write_text((migrations / "0001_initial.sql").read_text())
     path = tmp_path / "peen.db"
     async with open_database(path, migrations=first, name="peen", entropy=SystemEntropy(), reserve_bytes=0) as db:
-        home = await make_home(db)
+        session, _ = await db.write(
+            partial(
+                sessions.open_or_create, new_id=bytes(16), workspace="/srv/project", agent_space="control",
+                root_agent="peen", model="m", at_ms=0,
+            )
+        )  # fmt: skip
 
     async with open_database(path, migrations=migrations, name="peen", entropy=SystemEntropy(), reserve_bytes=0) as db:
         blobs = await Blobs.open(db)
-        await save(db, blobs, home.no, blob(TEXT))
-        assert blobs.fetch(db.reader, home.no, hash_of(TEXT)) == TEXT
+        await save(db, blobs, session.no, blob(TEXT))
+        assert blobs.fetch(db.reader, session.no, hash_of(TEXT)) == TEXT

@@ -27,11 +27,13 @@ from trio.testing import MockClock
 
 from peen.entropy import SeededEntropy
 from peen.errors import StorageFull
+from peen.store.database import Database
 from peen.store.direct import MemoryFile
 from peen.store.opening import open_direct
 from peen.store.reserve import Reserve
-from peen.testing.faults import Faults
+from peen.testing.faults import Faults, faulty_vfs
 
+FOR_GOOD = 10**9  # writes or statements, which is more than there will be
 RESERVE_BYTES = 256 * 1024
 AS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root can mount a small disk")
@@ -199,6 +201,58 @@ def test_the_waits_double_up_to_thirty_seconds(migrations: Path) -> None:
     elapsed = trio.run(main, clock=MockClock(autojump_threshold=0))
 
     assert elapsed == 1 + 2 + 4 + 8 + 16 + 30 + 30 + 30
+
+
+async def test_whoever_waits_for_space_is_answered_when_waiting_is_given_up(tmp_path: Path, migrations: Path) -> None:
+    path, results, answered = tmp_path / "small.db", list[outcome.Outcome[int]](), trio.Event()
+
+    def take(result: outcome.Outcome[int]) -> None:
+        results.append(result)
+        answered.set()
+
+    with faulty_vfs("full for good") as vfs:
+        async with open_group(path, migrations, vfs=vfs.name, entropy=SeededEntropy(1)) as db:
+            await db.write(add("before"))
+            vfs.arm(write=1, kind="full", lasting=FOR_GOOD)
+            db.submit(add("end"), take, terminal=True)
+            await db.write(lambda tx: tx.row("SELECT 'the end has been tried'"))
+            assert not answered.is_set()
+
+            db.give_up_waiting()
+
+            with trio.fail_after(20):
+                await answered.wait()
+            assert [type(result.error) for result in results if isinstance(result, outcome.Error)] == [StorageFull]
+            with pytest.raises(StorageFull, match=r"small\.db"):  # at once, as this clock stands still
+                await db.write(add("an end that comes later"), terminal=True)
+            vfs.arm()
+            await db.write(add("an end that finds space"), terminal=True)
+
+    assert words_in(path) == ["before", "an end that finds space"]
+
+
+def test_in_virtual_time_giving_up_answers_at_that_moment_and_nobody_waits_from_then_on(migrations: Path) -> None:
+    faults = Faults.full_at(1, lasting=4)  # two statements at each attempt
+    refused_at: list[float] = []
+
+    async def end(db: Database, word: str) -> None:
+        with pytest.raises(StorageFull):
+            await db.write(add(word), terminal=True)
+        refused_at.append(trio.current_time())
+
+    async def main() -> list[tuple[str]]:
+        async with open_direct(MemoryFile(), migrations=migrations, name=NAME, seed=1, faults=faults) as db:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(end, db, "first")
+                await trio.sleep(0.5)
+                db.give_up_waiting()
+            await trio.sleep(5)
+            await end(db, "later")
+            await db.write(add("space"), terminal=True)
+            return db.reader.rows("SELECT word FROM entry")
+
+    assert trio.run(main, clock=MockClock(autojump_threshold=0)) == [("space",)]
+    assert refused_at == [0.5, 5.5]
 
 
 async def test_a_request_that_is_no_end_is_not_tried_again(migrations: Path) -> None:

@@ -99,7 +99,7 @@ def exchange(answer: Answer, *, upstream: str = "dev", model: str = "o3") -> lis
     """The answer as it is stored, and results of its calls."""
     reply = MessageRecord(
         role="assistant", content=answer.text, thinking=answer.thinking, tool_calls=list(answer.calls) or None,
-        provider_reasoning=kept_reasoning(answer.provider_reasoning, upstream=upstream, model=model),
+        provider_reasoning=kept_reasoning(answer.reasoning, upstream=upstream, model=model),
     )  # fmt: skip
     return [reply, *(MessageRecord(role="tool", content=call.id, tool_call_id=call.id) for call in answer.calls)]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
+import msgspec
+
 from peen.errors import Conflict, ValidationFailed
 from peen.hub.api import Api
 from peen.hub.request import ApiRequest, ApiResponse, check_no_body, check_query, decode_body, json_response, page
@@ -14,6 +16,7 @@ from peen.ids import parse_uuid4
 from peen.session import inspection
 from peen.session.requests import ResumeRequest
 from peen.session.resumption import abandon, resolve
+from peen.session.runs import runs_of, shown
 from peen.store import executions
 from peen.store.executions import ExecutionDetails
 from peen.store.sessions import SessionRow
@@ -140,4 +143,6 @@ def _after(api: Api, session: SessionRow, request: ApiRequest, *, status: int = 
 
 
 def _view(api: Api, session: SessionRow, row: ExecutionDetails) -> ExecutionView:
-    return inspection.view(api.database.reader, api.session(session.uuid), row)
+    view = inspection.view(api.database.reader, api.blobs, api.session(session.uuid), row)
+    found = runs_of(api.database.reader, row) if api.runs is None else api.runs(row)
+    return msgspec.structs.replace(view, runs=shown(found))

@@ -1,4 +1,4 @@
-"""Calls of a model as they were made: requests are rebuilt from what the store keeps once, answers are found there."""
+"""Calls of a model as they were made: requests as they were saved, answers as they stand in the transcript."""
 
 from __future__ import annotations
 
@@ -10,44 +10,69 @@ from uuid import UUID
 import msgspec
 
 from peen.context.projection import Conversation
+from peen.execution.requests import as_sent
+from peen.hub.rest.costs import costs_of
 from peen.hub.rest.usage import failed_attempts, token_usage
 from peen.ids import SessionNo, derived_id
-from peen.store import messages, snapshots
+from peen.store import audit, messages, snapshots
 from peen.store.audit import CallRow, RunRow
+from peen.store.blobs.decode import decode, earlier_values
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCall, ModelMessage
 from peen.wire.model import ToolDefinition
+from peen.wire.price import Price
 from peen.wire.rest import ToolCall, rfc3339
 from peen.wire.worker import HistoryMessage, MessageRecord
-
-UNPRICED: Final = "0"
-"""Every amount of this release, which knows no prices."""
 
 _decode_tools: Final = msgspec.json.Decoder(list[ToolDefinition]).decode
 
 
-class TurnRequests:
-    """The requests of one turn, rebuilt as its worker made them: prompt, tools, and the conversation so far.
+class SentRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """A saved request, as `peen.execution.requests` writes it."""
 
-    The conversation is what stood before the turn, and then what the turn itself has added.
+    system: str
+    messages: list[MessageRecord]
+    tools: list[ToolDefinition] = []
+
+
+_decode_sent: Final = msgspec.json.Decoder(SentRequest).decode
+
+
+class RunRequests:
+    """The requests of one model run.
+
+    One whose call was cut off was not saved by its worker: it is rebuilt from the prompt and the transcript, what stood
+    before the turn and then what the turn itself has added, as the worker makes them.
     """
 
-    def __init__(self, db: Reader, session_no: SessionNo, turn_no: int) -> None:
-        own = messages.of_turn(db, turn_no)
-        self._replies = [row for row in own if row.message.role == "assistant"]
-        first, last = (own[0].sequence, own[-1].sequence) if own else (1, 0)
-        history, _ = messages.history(db, session_no, after=0, up_to=last, max_bytes=sys.maxsize)
-        self._rows = [row for row in history if row.turn == turn_no or row.sequence < first]
-        prompt, tools = snapshots.of_turn(db, turn_no)
-        self._system = [ModelMessage(role="system", content=prompt)] if prompt else []
-        self.tools = _decode_tools(tools or "[]")
+    def __init__(self, db: Reader, blobs: Blobs, session_no: SessionNo, run: RunRow) -> None:
+        self._db, self._run, self._fetch = db, run, blobs.fetcher(db, session_no)
+        self._session_no = session_no
+        turn_no = run.turn_no
+        self._own = messages.of_turn(db, turn_no)
+        self._replies = [row for row in self._own if row.message.role == "assistant"]
 
-    def messages(self, sequence: int) -> list[ModelMessage]:
-        """What the model was given when `sequence` was the session's last message."""
+    def of_round(self, attempts: Sequence[CallRow]) -> SentRequest:
+        """What the model was given in this round, by its last attempt."""
+        last = attempts[-1]
+        if any(attempt.has_request for attempt in attempts):
+            latest = audit.requests(self._db, self._run.no, up_to_round=last.round, limit=1)
+            depth = earlier_values(latest[0])
+            chain = audit.requests(self._db, self._run.no, up_to_round=last.round, limit=depth + 1)
+            return _decode_sent(decode(chain, self._fetch))
+        return self._rebuilt(last.request_sequence)
+
+    def _rebuilt(self, sequence: int) -> SentRequest:
+        """What a worker makes of the transcript when `sequence` is the session's last message."""
+        first = self._own[0].sequence if self._own else 1
+        history, _ = messages.history(self._db, self._session_no, after=0, up_to=sequence, max_bytes=sys.maxsize)
         conversation = Conversation()
-        conversation.add_history(row for row in self._rows if row.sequence <= sequence)
-        return [*self._system, *map(_as_sent, conversation.messages)]
+        conversation.add_history(row for row in history if row.turn == self._run.turn_no or row.sequence < first)
+        prompt, tools = snapshots.of_turn(self._db, self._run.turn_no)
+        sent = [as_sent(message) for message in conversation.messages]
+        return SentRequest(prompt or "", sent, _decode_tools(tools or "[]"))
 
     def reply(self, sequence: int) -> ModelMessage | None:
         """The answer to that request, if it was stored."""
@@ -55,11 +80,11 @@ class TurnRequests:
 
 
 def model_calls(
-    session: SessionRow, run: RunRow, requests: TurnRequests, rounds: Iterable[Sequence[CallRow]]
+    session: SessionRow, run: RunRow, requests: RunRequests, rounds: Iterable[Sequence[CallRow]], price: Price | None
 ) -> Iterator[ModelCall]:
     """Each round of `run`, one when it is asked for: a request may be large."""
     for attempts in rounds:
-        yield _model_call(session, run, requests, attempts)
+        yield _model_call(session, run, requests, attempts, price)
 
 
 def model_message(record: MessageRecord) -> ModelMessage:
@@ -81,24 +106,24 @@ def messages_of(rows: Iterable[HistoryMessage]) -> list[ModelMessage]:
     return [model_message(row.message) for row in rows]
 
 
-def _as_sent(record: MessageRecord) -> ModelMessage:
-    """Without reasoning: what of it goes back is for its own provider alone, and no text."""
-    return msgspec.structs.replace(model_message(record), thinking=None)
-
-
-def _model_call(session: SessionRow, run: RunRow, requests: TurnRequests, attempts: Sequence[CallRow]) -> ModelCall:
+def _model_call(
+    session: SessionRow, run: RunRow, requests: RunRequests, attempts: Sequence[CallRow], price: Price | None
+) -> ModelCall:
     last = attempts[-1]
+    sent = requests.of_round(attempts)
+    system = [ModelMessage(role="system", content=sent.system)] if sent.system else []
     usage = token_usage(attempts, [last])
     failed = [attempt for attempt in attempts if attempt.state != "completed"]
     wasted = token_usage(failed, failed)
+    costs = costs_of(price, attempts)
     retried = failed_attempts(attempts[:-1], then=last)
     return ModelCall(
         id=derived_id("modelCall", run.id, last.round),
         session_id=session.uuid,
         model_run_id=str(UUID(bytes=run.id)),
         round=last.round,
-        request_messages=requests.messages(last.request_sequence),
-        request_tools=requests.tools,
+        request_messages=[*system, *map(model_message, sent.messages)],
+        request_tools=sent.tools,
         response_message=requests.reply(last.request_sequence) if last.state == "completed" else None,
         response_usage=usage,
         retry_attempts=retried,
@@ -119,10 +144,10 @@ def _model_call(session: SessionRow, run: RunRow, requests: TurnRequests, attemp
         state=cast('Literal["completed", "failed", "cancelled"]', last.state),
         failure_classification=last.failure_kind or "",
         failure_detail=last.failure_detail or "",
-        response_cost_amount=UNPRICED,
-        retry_cost_amount=UNPRICED,
-        billed_cost_amount=UNPRICED,
-        cost_known=False,
+        response_cost_amount=costs.response,
+        retry_cost_amount=costs.retry,
+        billed_cost_amount=costs.billed,
+        cost_known=costs.known,
         started_at=rfc3339(attempts[0].started_at_ms),
         completed_at=rfc3339(last.completed_at_ms),
     )

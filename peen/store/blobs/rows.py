@@ -8,13 +8,16 @@ from typing import Final
 
 from peen.ids import SessionNo
 from peen.store.blobs.codec import FIRST_DICTIONARY, MAX_BLOB_BYTES, Codec
-from peen.store.blobs.decode import Fetch, named
+from peen.store.blobs.decode import Fetch, named, unpack
 from peen.store.blobs.dictionary import shipped
+from peen.store.blobs.encoder import pack
 from peen.store.blobs.errors import BlobMissing, BlobRefused
-from peen.store.blobs.text import Blob, hash_of
+from peen.store.blobs.text import MIN_STRING_BYTES, Blob, hash_of
 from peen.store.database import Database, Reader, Tx
 
 PREFIX_BYTES: Final = 4
+PACKED: Final = b"~"
+"""No JSON text begins like this: a row that does holds a packed one."""
 STEP_ROWS: Final = 2_000
 STEP_BYTES: Final = 4 * 1024 * 1024
 """What one call of `release` looks at and frees at most: other sessions wait for the end of its transaction."""
@@ -51,21 +54,23 @@ class Blobs:
 
     @classmethod
     async def open(cls, database: Database) -> Blobs:
-        """Once after opening the database: it gets the dictionary of this release if it has not got it.
-
-        Raises: StorageError.
+        """Once after opening the database: it gets the dictionary of this release if it has not got it, which is the
+        only write. Raises: StorageError.
         """
-        return cls(await database.write(_load_codec))
+        known = _codec_of(database.reader)
+        return cls(known if known is not None else await database.write(_with_our_dictionary))
 
-    def accept(self, tx: Tx, session_no: SessionNo, value: bytes, blobs: Iterable[Blob]) -> None:
-        """Take what came with a saved value, and see that all it names is there: to be called where it is stored.
+    def accept(self, tx: Tx, session_no: SessionNo, values: Iterable[bytes], blobs: Iterable[Blob]) -> None:
+        """Take what came with saved values, and see that all they name is there: to be called where they are stored.
 
-        Raises: BlobMissing, BlobRefused; BlobDamaged if `value` or a blob names what cannot be. Then the change must
+        Raises: BlobMissing, BlobRefused; BlobDamaged if a value or a blob names what cannot be. Then the change must
         fail, so that nothing of it is written.
         """
-        came = list(blobs)
-        self.save(tx, session_no, came)
-        lost = missing(tx, session_no, sorted(named(value, {blob.hash: blob.data for blob in came})))
+        came = {blob.hash: blob for blob in blobs}
+        self.save(tx, session_no, came.values())
+        bytes_of = {digest: blob.data for digest, blob in came.items()}
+        wanted = {digest for value in values for digest in named(value, bytes_of)} - came.keys()
+        lost = missing(tx, session_no, sorted(wanted))
         if lost:
             raise BlobMissing(lost)
 
@@ -82,6 +87,23 @@ class Blobs:
                 raise BlobRefused(f"the bytes of a blob do not match its hash {blob.hash.hex()}")
         for blob in came:
             tx.execute(_GRANT, (session_no, self._stored(tx, blob)))
+
+    def put(self, tx: Tx, session_no: SessionNo, value: bytes) -> bytes:
+        """What to write into a row for this JSON text: the text, or its packed form with the long parts in blobs."""
+        if len(value) < MIN_STRING_BYTES:
+            return value
+        saved = pack(value)
+        if not saved.new_blobs:
+            return value
+        for blob in saved.new_blobs:
+            tx.execute(_GRANT, (session_no, self._stored(tx, blob)))
+        return PACKED + saved.value
+
+    def take(self, db: Reader | Tx, session_no: SessionNo, stored: bytes) -> bytes:
+        """The JSON text that `put` was given. Raises: BlobMissing, BlobDamaged."""
+        if not stored.startswith(PACKED):
+            return stored
+        return unpack(stored[len(PACKED) :], self.fetcher(db, session_no))
 
     def fetch(self, db: Reader | Tx, session_no: SessionNo, digest: bytes) -> bytes:
         """The bytes of a blob that this session may read. They are checked against the hash where they are used.
@@ -133,12 +155,15 @@ def release(tx: Tx, session_no: SessionNo, *, rows: int = STEP_ROWS, size: int =
     return True
 
 
-def _load_codec(tx: Tx) -> Codec:
+def _codec_of(db: Reader) -> Codec | None:
+    """None if the database has not got the dictionary of this release."""
+    dictionaries: dict[int, bytes] = dict(db.rows(_DICTIONARIES))
+    newest = next((number for number, data in dictionaries.items() if data == shipped()), None)
+    return None if newest is None else Codec(dictionaries, newest=newest)
+
+
+def _with_our_dictionary(tx: Tx) -> Codec:
     dictionaries: dict[int, bytes] = dict(tx.rows(_DICTIONARIES))
-    ours = shipped()
-    for number, data in dictionaries.items():
-        if data == ours:
-            return Codec(dictionaries, newest=number)
     newest = max(dictionaries, default=FIRST_DICTIONARY - 1) + 1
-    tx.execute(_ADD_DICTIONARY, (newest, ours))
-    return Codec({**dictionaries, newest: ours}, newest=newest)
+    tx.execute(_ADD_DICTIONARY, (newest, shipped()))
+    return Codec({**dictionaries, newest: shipped()}, newest=newest)

@@ -38,6 +38,7 @@ _CODES: Final = {
 class OpenAiWire:
     """`/v1/chat/completions` and `/v1/models`."""
 
+    base_path = "/v1"
     answer_path = "/v1/chat/completions"
     models_path = "/v1/models"
 

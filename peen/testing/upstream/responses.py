@@ -35,6 +35,7 @@ _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 class ResponsesWire:
     """`/v1/responses`; keys, models and refusals are those of the other dialect."""
 
+    base_path = OpenAiWire.base_path
     answer_path = "/v1/responses"
     models_path = OpenAiWire.models_path
 

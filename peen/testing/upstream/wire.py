@@ -44,6 +44,8 @@ class AnswerWriter(Protocol):
 class Wire(Protocol):
     """One dialect. Paths come without a query."""
 
+    base_path: str
+    """What the base URL that clients are given has behind the host."""
     answer_path: str
     models_path: str
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -42,6 +43,14 @@ _VIEW: Final = execution.ExecutionView(
     inbox=[],
 )  # fmt: skip
 
+_LONG: Final = b"0123456789abcdef" * 32
+_BLOB: Final = worker.NewBlob(digest=sha256(_LONG).digest(), data=_LONG)
+_REQUEST: Final = Raw(
+    rb'["~l0.84bfce8d","{\"model\":\"demo\",\"system\":\"You are Peen.\",\"tools\":[],\"messages\":","}",'
+    b'{"role":"user","content":"~sdhEwU5PgJ2hxbylN6XXhuQSiParh7KHk/qoOYmei/rI"}]'
+)
+"""A request with one message, whose text of 512 bytes is the blob above."""
+
 
 def _event(name: str) -> EventRecord:
     return EventRecord(type=name, data=Raw(msgspec.json.encode(EVENTS[name])))
@@ -76,6 +85,7 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
         worker.HistoryPage(after_sequence=0, up_to_sequence=2),
         worker.HistoryRows(history=_HISTORY, has_more=True),
     ),
+    "blobs.save": (worker.SaveBlobs(blobs=[_BLOB]), worker.BlobsSaved()),
     "steps.commit": (
         worker.CommitSteps(
             execution_id=_EXECUTION,
@@ -88,7 +98,7 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
             events=[_event("tool.use"), _event("tool.result")],
             calls=[
                 worker.ModelCallRecord(
-                    round=0, state="completed", request_sequence=3,
+                    round=0, state="completed", request_sequence=3, request=_REQUEST,
                     usage=worker.Usage(prompt=812, completion=23), finish_reason="tool_calls",
                     response_model=MODEL, started_at_ms=AT_MS, completed_at_ms=AT_MS + 420,
                 )
@@ -96,12 +106,17 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
             claims=[worker.Claim(step="r1.model", kind="model", given=Raw(b'{"round":1}'))],
             passed=[worker.Completion(step="r1.prepare", output=Raw(b"{}"))],
             terminal=worker.Terminal(state="completed", text=ANSWER, finish_reason="stop"),
+            blobs=[_BLOB],
         ),
         worker.Committed(message_sequence=5),
     ),
     "events.emit": (
         worker.EmitEvents(execution_id=_EXECUTION, holder=_HOLDER, events=[_event("content_block_delta")]),
         worker.Emitted(),
+    ),
+    "leases.renew": (
+        worker.RenewLeases(execution_id=_EXECUTION, holder=_HOLDER),
+        worker.LeasesRenewed(),
     ),
     "execution.read": (
         worker.ReadExecution(execution_id=_PAUSED, max_bytes=32_640),

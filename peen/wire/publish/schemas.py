@@ -146,6 +146,8 @@ class Schemas:
                 return {"type": "string", "enum": list(values)}
             case types.ListType(item_type=item):
                 return {"type": "array", "items": self.of(item)}
+            case types.BytesType():
+                return {"type": "string", "contentEncoding": "base64"}
             case types.DictType(value_type=held):
                 values_schema = self.of(held)
                 return (

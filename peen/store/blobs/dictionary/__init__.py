@@ -6,12 +6,14 @@ ships another.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import resources
 from typing import Final
 
 FILE: Final = "text.zdict"
 
 
+@lru_cache(maxsize=1)
 def shipped() -> bytes:
     """The trained dictionary of this release, 32 KiB."""
     return (resources.files(__name__) / FILE).read_bytes()

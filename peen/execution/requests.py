@@ -1,0 +1,73 @@
+"""What was sent to the model, kept as it was sent: a list of messages that grows, saved at the price of what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from peen.model.stream import ModelRequest
+from peen.store.blobs.encoder import Encoder
+from peen.store.blobs.text import Blob
+from peen.wire.worker import MessageRecord, NewBlob
+
+_encode: Final = msgspec.json.encode
+
+
+class SentRequests:
+    """The requests of one execution, in the order of its rounds.
+
+    Each is saved as JSON, `{"model", "reasoningEffort"?, "system", "tools": [...], "messages": [...]}` in this order.
+    `known` are hashes of blobs that the store has for this session; all executions of a worker share them, so that a
+    turn does not send the history again that the turn before it has sent.
+    """
+
+    def __init__(self, known: set[bytes]) -> None:
+        self._encoder = Encoder(known)
+        self._length = 0
+        self._last: MessageRecord | None = None
+        self._around: tuple[object, bytes] = (None, b"")
+
+    def save(self, request: ModelRequest) -> tuple[bytes, list[NewBlob]]:
+        """The saved value of this request, and the blobs that it names and the store has not got yet."""
+        self._follow(request.messages)
+        saved = self._encoder.save(self._before(request), b"}")
+        return saved.value, _travelling(saved.new_blobs)
+
+    def blobs(self, hashes: Collection[bytes]) -> list[NewBlob]:
+        """Those blobs of the request saved last, which the store turned out not to have."""
+        wanted = set(hashes)
+        return _travelling(self._encoder.blobs(wanted))
+
+    def _follow(self, messages: Sequence[MessageRecord]) -> None:
+        kept = self._length
+        # A conversation that only grew still has its last message where it was.
+        if kept == 0 or (len(messages) >= kept and messages[kept - 1] is self._last):
+            for message in messages[kept:]:
+                self._encoder.append(_encode(as_sent(message)))
+        else:
+            self._encoder.replace_all(_encode(as_sent(message)) for message in messages)
+        self._length, self._last = len(messages), messages[-1] if messages else None
+
+    def _before(self, request: ModelRequest) -> bytes:
+        """The text in front of the list of messages; the same object as long as nothing of it changes."""
+        parts = (request.model_id, request.reasoning_effort, request.system, request.tools)
+        if self._around[0] != parts:
+            head: dict[str, object] = {"model": request.model_id}
+            if request.reasoning_effort is not None:
+                head["reasoningEffort"] = request.reasoning_effort
+            head |= {"system": request.system, "tools": request.tools}
+            self._around = (parts, _encode(head)[:-1] + b',"messages":')
+        return self._around[1]
+
+
+def as_sent(message: MessageRecord) -> MessageRecord:
+    """The message without what is only shown: its reasoning, and which model it came from."""
+    if message.thinking is None and message.model is None:
+        return message
+    return msgspec.structs.replace(message, thinking=None, model=None)
+
+
+def _travelling(blobs: list[Blob]) -> list[NewBlob]:
+    return [NewBlob(digest=blob.hash, data=blob.data) for blob in blobs]

@@ -1,0 +1,133 @@
+"""What was sent to the model is kept as it was sent, at the price of what each round adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from engine_kit import Attempt, Engine, asks, engine, says, work
+from trio.testing import MockClock
+
+from peen.execution.requests import SentRequests, as_sent
+from peen.model.stream import ModelRequest
+from peen.store import audit
+from peen.store.blobs.decode import decode, earlier_values
+from peen.store.direct import MemoryFile
+from peen.wire.worker import MessageRecord, NewBlob, encode
+
+LONG = "a line of output that is worth keeping once\n" * 30
+ROUNDS = 40
+
+
+def sent_as(request: ModelRequest) -> Any:
+    """A request as it is saved, decoded."""
+    head = {"model": request.model_id, "system": request.system, "tools": request.tools}
+    return msgspec.json.decode(msgspec.json.encode(head)) | {
+        "messages": [msgspec.json.decode(encode(as_sent(message))) for message in request.messages]
+    }
+
+
+def saved_requests(own: Engine) -> list[Any]:
+    """What the store says was sent, round by round of every run, decoded."""
+    found = []
+    db = own.db.reader
+    for run in reversed(list(audit.runs(db, own.home.no, stage=None, state=None, limit=99, offset=0))):
+        for attempts in audit.rounds(db, run.no):
+            latest = audit.requests(db, run.no, up_to_round=attempts[0].round, limit=1)
+            depth = earlier_values(latest[0])
+            chain = audit.requests(db, run.no, up_to_round=attempts[0].round, limit=depth + 1)
+            found.append(msgspec.json.decode(decode(chain, own.home.blobs.fetcher(db, own.home.no))))
+    return found
+
+
+def rounds(count: int = ROUNDS) -> list[Attempt]:
+    return [*(asks(("look", work(f"{number} {LONG}"))) for number in range(count)), says("done")]
+
+
+async def test_every_request_of_a_long_turn_is_read_back_as_the_upstream_got_it(autojump_clock: MockClock) -> None:
+    async with engine(*rounds(), *rounds(3)) as own:
+        await own.run_turn("first")
+        await own.run_turn("second")
+
+        assert saved_requests(own) == [sent_as(request) for request in own.upstream.requests]
+
+
+async def test_a_round_stores_what_it_adds_and_not_what_was_there(autojump_clock: MockClock) -> None:
+    def stored(own: Engine) -> int:
+        query = """SELECT coalesce(sum(octet_length(request)), 0) + (SELECT sum(octet_length(data)) FROM blob)
+                     FROM model_call"""
+        return int(own.db.reader.rows(query)[0][0])
+
+    async with engine(*rounds(10), *rounds(10)) as own:
+        await own.run_turn("first")
+        first = stored(own)
+        await own.run_turn("second")
+        second = stored(own) - first
+
+    assert second < first * 1.1
+
+
+async def test_a_turn_does_not_send_blobs_again_that_the_turn_before_has_sent(autojump_clock: MockClock) -> None:
+    async with engine(*rounds(5), says("done")) as own:
+        await own.run_turn("first")
+        before = len(own.journal.commits)
+        await own.run_turn("second")
+        sent = [blob.digest for commit in own.journal.commits[:before] for blob in commit.blobs]
+        again = [blob.digest for commit in own.journal.commits[before:] for blob in commit.blobs]
+
+    assert sent
+    assert not set(sent) & set(again)
+
+
+async def test_blobs_that_the_store_turns_out_not_to_have_are_sent_again(autojump_clock: MockClock) -> None:
+    file = MemoryFile()
+    async with engine(*rounds(5), file=file) as own:
+        await own.run_turn("first")
+        everything = {blob.digest for commit in own.journal.commits for blob in commit.blobs}
+
+    # As after a commit that failed: the worker believes that the store has them, and it has not.
+    async with engine(*rounds(5)) as own:
+        (await own._workshop()).known_blobs.update(everything)
+        actor = await own.run_turn("first")
+
+        assert actor.state == "completed"
+        assert saved_requests(own) == [sent_as(request) for request in own.upstream.requests]
+        refused = [commit for commit in own.journal.commits if commit.calls and not commit.blobs]
+        assert refused  # and nothing of it was stored: each round has one attempt
+        assert own.db.reader.rows("SELECT count(*) FROM model_call") == [(len(own.upstream.requests),)]
+
+
+@pytest.mark.parametrize("change", ["shorter", "other", "same length"])
+def test_a_conversation_that_did_not_only_grow_is_saved_whole(change: str) -> None:
+    first = [MessageRecord(role="user", content=f"{number} {LONG}") for number in range(9)]
+    then = {
+        "shorter": first[:4],
+        "other": [MessageRecord(role="user", content="a summary"), *first[6:]],
+        "same length": [*first[:8], MessageRecord(role="user", content="another last one")],
+    }[change]
+    log = SentRequests(set())
+    store: dict[bytes, bytes] = {}
+
+    def save(messages: list[MessageRecord]) -> bytes:
+        value, blobs = log.save(ModelRequest(model_id="m", system="s", messages=messages))
+        store.update(_by_digest(blobs))
+        return value
+
+    save(first)
+    value = save(then)
+
+    assert earlier_values(value) == 0
+    assert msgspec.json.decode(decode([value], store.__getitem__))["messages"] == [
+        msgspec.json.decode(encode(message)) for message in then
+    ]
+
+
+def test_reasoning_and_the_name_of_the_model_are_not_part_of_what_is_sent() -> None:
+    answer = MessageRecord(role="assistant", content="yes", thinking="hm", model="a/b")
+
+    assert as_sent(answer) == MessageRecord(role="assistant", content="yes")
+
+
+def _by_digest(blobs: list[NewBlob]) -> dict[bytes, bytes]:
+    return {blob.digest: blob.data for blob in blobs}
