@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from peen.model.anthropicstream import Kept
+from peen.model.anthropicstream import KEPT_TYPES, Kept
 from peen.model.conversation import begins_turn
-from peen.model.reasoning import items_for
+from peen.model.reasoning import items_for, type_of
 from peen.model.stream import ModelRequest
 from peen.model.strict import StrictCheck
 from peen.wire.model import ToolDefinition
@@ -178,6 +178,8 @@ class EncodedConversation:
         if len(self._messages) < self._forgotten:
             return []
         items = items_for(message, upstream=self._upstream, model=self._model_id)
+        if not all(type_of(item) in KEPT_TYPES for item in items):
+            return []
         self.has_reasoning |= bool(items)
         return items
 

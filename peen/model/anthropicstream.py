@@ -25,6 +25,7 @@ from peen.model.stream import (
 
 _LENGTH_WORDS: Final = frozenset({LENGTH, "max_tokens", "model_context_window_exceeded"})
 _REFUSAL: Final = "refusal"
+KEPT_TYPES: Final = frozenset({"thinking", "redacted_thinking", "text", "tool_use"})
 _encode: Final = msgspec.json.encode
 
 

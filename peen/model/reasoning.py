@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from peen.wire.worker import NOTHING, MessageRecord, ProviderReasoning
 
+
+class _Item(Struct, frozen=True):
+    type: str = ""
+
+
 _encode: Final = msgspec.json.encode
 _decode: Final = msgspec.json.Decoder(ProviderReasoning).decode
+_decode_item: Final = msgspec.json.Decoder(_Item).decode
 
 
 def kept_reasoning(items: Sequence[Raw], *, upstream: str, model: str) -> Raw:
@@ -30,3 +36,14 @@ def items_for(message: MessageRecord, *, upstream: str, model: str) -> list[Raw]
     except msgspec.DecodeError:  # of a release that keeps it in another form
         return []
     return kept.items if (kept.upstream, kept.model) == (upstream, model) else []
+
+
+def type_of(item: Raw) -> str:
+    """The `type` of an item, empty if it has none.
+
+    An upstream that keeps its name may come to speak another dialect, which must not send what it does not know.
+    """
+    try:
+        return _decode_item(item).type
+    except msgspec.DecodeError:
+        return ""

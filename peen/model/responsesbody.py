@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from peen.model.chatbody import arguments_text
 from peen.model.encoded import EncodedConversations
-from peen.model.reasoning import items_for
+from peen.model.reasoning import items_for, type_of
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord
@@ -105,6 +105,8 @@ def _lay_out(layout: list[Raw], said: list[bytes], calls: list[bytes]) -> list[b
     A provider refuses reasoning without what followed from it, and a call may be left out of the history.
     """
     if layout.count(CALLED) != len(calls) or layout.count(SPOKEN) < len(said):
+        return None
+    if not all(item in (SPOKEN, CALLED) or type_of(item) == "reasoning" for item in layout):
         return None
     spoken, called = iter(said), iter(calls)
     found: list[bytes] = []

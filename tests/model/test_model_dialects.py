@@ -139,6 +139,11 @@ def test_kept_reasoning_goes_back_byte_for_byte_in_its_place() -> None:
         (reply("a", kept=b"[" + ITEM + b',"call","call"]'), "m", config(api="responses")),  # a call was left out
         (reply("a", text="more", kept=b"[" + ITEM + b',"call"]'), "m", config(api="responses")),
         (reply("a", kept=b"[" + ITEM + b',"call"]'), "m", config()),
+        (
+            reply("a", kept=b'["call",{"type":"thinking","signature":"rs_1"}]'),  # it once spoke another dialect
+            "m",
+            config(api="responses"),
+        ),
         (reply("a", thinking="for display"), "m", config(api="responses")),
         (reply("a", thinking="for display"), "m", config()),
     ],
