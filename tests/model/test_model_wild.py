@@ -13,13 +13,15 @@ import trio
 
 from peen.entropy import SystemEntropy
 from peen.errors import ModelError
+from peen.model.anthropic import AnthropicUpstream
 from peen.model.direct import DirectTransport
 from peen.model.fold import Answer, Fold
 from peen.model.openai import OpenAiUpstream
-from peen.model.script import load_script
+from peen.model.script import Script, load_script
 from peen.model.scripted import ScriptedUpstream
-from peen.model.stream import ModelRequest
+from peen.model.stream import ModelRequest, Upstream
 from peen.testing.upstream import Options, UpstreamServer
+from peen.testing.upstream.anthropic import AnthropicWire
 from peen.testing.upstream.openai import OpenAiWire
 from peen.testing.upstream.responses import ResponsesWire
 from peen.testing.upstream.wire import Wire
@@ -28,6 +30,7 @@ from peen.wire.worker import MessageRecord, UpstreamConfig, Usage
 STREAMS: Final = Path(__file__).parents[2] / "harness_examples" / "streams"
 SCRIPT: Final = load_script(STREAMS / "chat-completions.yaml")
 RESPONSES: Final = load_script(STREAMS / "responses.yaml")
+MESSAGES: Final = load_script(STREAMS / "messages.yaml")
 WAYS: Final = {
     "as it is": Options(),
     "byte by byte": Options(byte_by_byte=True),
@@ -183,25 +186,74 @@ RESPONSES_CASES: Final[dict[str, Want]] = {
 }
 
 
+MESSAGES_CASES: Final[dict[str, Want]] = {
+    "text": Want(finish="end_turn", usage=Usage(prompt=7, completion=2, cache_read=2)),
+    "text-without-names": Want(finish="end_turn"),
+    "text-in-the-start": Want(finish="end_turn", usage=Usage(completion=2)),
+    "text-cut-in-pair": Want("a🙂b", "end_turn", usage=Usage(completion=2)),
+    "unknown-events": Want(finish="end_turn", usage=Usage(completion=2)),
+    "usage-zero-at-the-end": Want(finish="end_turn", usage=Usage(prompt=7, completion=2, cache_read=2)),
+    "call": calls(READ_X, finish="tool_use"),
+    "call-input-in-the-start": calls(("readFile", '{"path":"x"}'), finish="tool_use"),
+    "call-without-input": calls(LIST, finish="tool_use"),
+    "calls-mixed": calls(READ_X, READ_Y, finish="tool_use"),
+    "call-not-started": fails("bad_stream", retried=True),
+    "max-tokens-in-call": Want("Hi ", "length"),
+    "refusal": Want(finish="refusal", usage=Usage(prompt=7, completion=1, cache_read=2)),
+    "refusal-in-call": fails("refused", retried=False),
+    "end-without-stop": Want(finish="end_turn", usage=Usage(completion=2)),
+    "end-without-reason": Want(finish="end_turn"),
+    "end-none": CUT,
+    "end-none-call": CUT,
+    "end-cut-behind-reason": Want(finish="end_turn", usage=Usage(completion=2)),
+    "end-reset": BROKEN,
+    "thinking": Want(
+        finish="end_turn", thinking="hm hm", usage=Usage(completion=2),
+        kept=(b'{"type":"thinking","thinking":"hm hm","signature":"abc/+="}',),
+    ),
+    "thinking-unsigned": Want(finish="end_turn", thinking="hm", usage=Usage(completion=2)),
+    "thinking-redacted": Want(
+        finish="end_turn", usage=Usage(completion=2), kept=(b'{"type":"redacted_thinking","data":"xyz"}',)
+    ),
+    "error-event": BUSY,
+    "error-without-name": fails("rate_limited", retried=True),
+    "error-text": BUSY,
+    "error-billing": fails("quota_exhausted", retried=False),
+    "document": calls(("readFile", '{"path":"x"}'), text="Hi there", finish="tool_use", usage=Usage(prompt=7)),
+    "document-error": BUSY,
+    "html": fails("bad_response", retried=False),
+}  # fmt: skip
+
+DIALECTS: Final[dict[str, tuple[Script, dict[str, Want], type[Wire]]]] = {
+    "chat": (SCRIPT, CASES, OpenAiWire),
+    "responses": (RESPONSES, RESPONSES_CASES, ResponsesWire),
+    "messages": (MESSAGES, MESSAGES_CASES, AnthropicWire),
+}
+
+
 @asynccontextmanager
-async def provider(options: Options, *, api: str = "chat") -> AsyncIterator[OpenAiUpstream]:
+async def provider(options: Options, *, api: str = "chat") -> AsyncIterator[OpenAiUpstream | AnthropicUpstream]:
     """An adapter in front of a server that plays the example of an API."""
-    played = ScriptedUpstream("dev", SCRIPT if api == "chat" else RESPONSES, with_demo=False)
-    wire: Wire = OpenAiWire() if api == "chat" else ResponsesWire()
-    server = UpstreamServer(played, wire, SystemEntropy(), options)
+    script, _, make_wire = DIALECTS[api]
+    wire = make_wire()
+    server = UpstreamServer(ScriptedUpstream("dev", script, with_demo=False), wire, SystemEntropy(), options)
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(partial(trio.serve_listeners, server.serve, listeners))
-        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/v1"
-        adapter = OpenAiUpstream(
-            UpstreamConfig(name="dev", type="openai", base_url=url, api=api), None, DirectTransport(), SystemEntropy()
-        )
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}{wire.base_path}"
+        adapter: OpenAiUpstream | AnthropicUpstream
+        if api == "messages":
+            config = UpstreamConfig(name="dev", type="anthropic", base_url=url)
+            adapter = AnthropicUpstream(config, None, DirectTransport(), SystemEntropy())
+        else:
+            config = UpstreamConfig(name="dev", type="openai", base_url=url, api=api)
+            adapter = OpenAiUpstream(config, None, DirectTransport(), SystemEntropy())
         yield adapter
         await adapter.aclose()
         nursery.cancel_scope.cancel()
 
 
-async def ask(adapter: OpenAiUpstream, model: str, messages: list[MessageRecord]) -> Answer:
+async def ask(adapter: Upstream, model: str, messages: list[MessageRecord]) -> Answer:
     fold = Fold("made", taken={call.id for message in messages for call in message.tool_calls or ()})
     async with adapter.stream(ModelRequest(model_id=model, system="", messages=messages)) as events:
         async for event in events:
@@ -214,16 +266,14 @@ def user() -> MessageRecord:
 
 
 def test_every_stream_of_the_examples_has_its_outcome_here() -> None:
-    assert list(SCRIPT.models) == list(CASES)
-    assert list(RESPONSES.models) == list(RESPONSES_CASES)
+    for script, cases, _ in DIALECTS.values():
+        assert list(script.models) == list(cases)
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("api", "name"), [*(("chat", name) for name in CASES), *(("responses", name) for name in RESPONSES_CASES)]
-)
+@pytest.mark.parametrize(("api", "name"), [(api, name) for api, (_, cases, _) in DIALECTS.items() for name in cases])
 async def test_a_stream_comes_to(api: str, name: str, way: str) -> None:
-    want = CASES[name] if api == "chat" else RESPONSES_CASES[name]
+    want = DIALECTS[api][1][name]
     async with provider(WAYS[way], api=api) as adapter:
         if want.error is not None:
             with pytest.raises(ModelError) as caught:
