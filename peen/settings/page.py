@@ -65,18 +65,13 @@ asked again, for at most 3 s and not within 5 s of the last time. If they answer
 it is refused with `VALIDATION_FAILED` and the reason, and nothing is stored. A start is refused if a setting is wrong:
 if all upstreams answered and none has a model, or if the upstream of `PEEN_DEFAULT_MODEL` answered without that model.
 
-The base URLs are `https://api.openai.com/v1` for `openai` and `https://api.z.ai/api/coding/paas/v4` for `zai-coding`.
-With `api: responses` nothing is stored at the provider. `PEEN_PROVIDER_IDLE_TIMEOUT` should be longer than a model
-thinks without a word, and with `stream: false` than it takes for a whole answer.
+The base URLs are `https://api.anthropic.com` for `anthropic`, `https://api.openai.com/v1` for `openai` and
+`https://api.z.ai/api/coding/paas/v4` for `zai-coding`. `PEEN_PROVIDER_IDLE_TIMEOUT` should be longer than a model thinks
+without a word, and with `stream: false` than it takes for a whole answer. What is sent, what of a model's reasoning goes
+back to it, and what follows when a provider fails stands in [Models](models.md).
 
-Reasoning that a model shows is for display and goes back to nobody, with two exceptions: the encrypted reasoning of the
-Responses API, byte for byte, and the reasoning of `zai-coding`; each only to the upstream and the model that it came
-from. Models of OpenAI that reason are asked for summaries with `api: responses`, which OpenAI gives to verified
-organizations only. `zai-coding` models always think; `reasoningEffort` is for `glm-5.3` (`low`, `high`, `max`).
-
-Windows are taken from the list where it publishes them (`context_window`, `context_length` or
-`max_model_len`). While turns run, a provider that fails, refuses for the moment or falls silent is asked again, up to
-eleven times in all; each wait is a `provider.retry` frame.
+Windows are taken from the list where it publishes them (`max_input_tokens`, `context_window`, `context_length` or
+`max_model_len`).
 
 ## Directories
 
