@@ -66,9 +66,9 @@ it is refused with `VALIDATION_FAILED` and the reason, and nothing is stored. A 
 if all upstreams answered and none has a model, or if the upstream of `PEEN_DEFAULT_MODEL` answered without that model.
 
 The base URLs are `https://api.anthropic.com` for `anthropic`, `https://api.openai.com/v1` for `openai` and
-`https://api.z.ai/api/coding/paas/v4` for `zai-coding`. `PEEN_PROVIDER_IDLE_TIMEOUT` should be longer than a model thinks
-without a word, and with `stream: false` than it takes for a whole answer. What is sent, what of a model's reasoning goes
-back to it, and what follows when a provider fails stands in [Models](models.md).
+`https://api.z.ai/api/coding/paas/v4` for `zai-coding`. `PEEN_PROVIDER_IDLE_TIMEOUT` should be longer than a model
+thinks without a word, and with `stream: false` than it takes for a whole answer. What is sent, what of a model's
+reasoning goes back to it, and what follows when a provider fails stands in [Models](models.md).
 
 Windows are taken from the list where it publishes them (`max_input_tokens`, `context_window`, `context_length` or
 `max_model_len`).
