@@ -69,6 +69,7 @@ class ChatTranslator:
         self._has_begun = False
         self.ended = False
         """The provider has given its finish reason: the answer is whole."""
+        self.over = False  # but for `[DONE]`, which is no event of this dialect
         self.has_halves = False
         """Some text was cut inside a character; see `peen.model.surrogates`."""
 
@@ -94,6 +95,9 @@ class ChatTranslator:
         self._start_held(out)
         out.extend(CallStopped(call.index) for call in self._calls if call.is_object())
         self._end("", out)
+
+    def finish(self, out: list[StreamEvent]) -> None:
+        """An answer that has no end by now was cut."""
 
     def take(self, chunk: Chunk, out: list[StreamEvent]) -> None:
         """Append to `out` what `chunk` says. Raises: ModelError if it is an error in the place of a chunk."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from peen.model.chatbody import ChatBodies
-from peen.model.chatreader import Translator
 from peen.model.chatstream import ChatTranslator, Hide
 from peen.model.effort import openai_levels, zai_levels
+from peen.model.reader import Translator
 from peen.model.responsesbody import ResponsesBodies
 from peen.model.responsesstream import ResponsesTranslator
 from peen.model.stream import ModelRequest

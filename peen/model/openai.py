@@ -14,11 +14,11 @@ import trio
 from peen import __version__
 from peen.entropy import Entropy
 from peen.errors import ModelError
-from peen.model.chatreader import MAX_BODY_BYTES, ChatReader
 from peen.model.chatwire import ErrorObject, decode_models
 from peen.model.dialects import DEFAULT_BASE_URLS, RESPONSES, dialect_of
 from peen.model.effort import fit
 from peen.model.openaimodels import by_preference
+from peen.model.reader import MAX_BODY_BYTES, AnswerReader
 from peen.model.refusal import status_error, unexpected_page
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.transport import Reply, Transport, origin
@@ -104,7 +104,7 @@ class OpenAiUpstream:
             if "html" in content_type:
                 raise unexpected_page(content_type, await _read_error(reply), place=self._place)
             # What else the body is called says little: servers name streams `application/json`, and the reverse.
-            yield ChatReader(reply, self._dialect.translator(request.model_id, self._hide), self._place)
+            yield AnswerReader(reply, self._dialect.translator(request.model_id, self._hide), self._place)
 
     async def aclose(self) -> None:
         """Close the connections that are kept open."""

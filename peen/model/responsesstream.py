@@ -88,6 +88,14 @@ class ResponsesTranslator:
     def done(self, out: list[StreamEvent]) -> None:
         """`[DONE]` is no end here: an answer that ended well has said so in an event of its own."""
 
+    def finish(self, out: list[StreamEvent]) -> None:
+        """Nor is the end of the stream."""
+
+    @property
+    def over(self) -> bool:
+        """The event that ends an answer is its last one."""
+        return self.ended
+
     def take(self, event: Event, out: list[StreamEvent]) -> None:
         """Append to `out` what `event` says. Raises: ModelError if it is an error."""
         kind = event.type

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from peen.errors import ModelError
-from peen.model.chatreader import ChatReader, Translator
 from peen.model.chatstream import ChatTranslator
 from peen.model.fold import Answer, Fold
+from peen.model.reader import AnswerReader, Translator
 from peen.model.responsesstream import ResponsesTranslator
 from peen.model.stream import CallDelta, Finished, StreamEvent, TextDelta, ThinkingDelta
 from peen.model.surrogates import Mender
@@ -50,7 +50,7 @@ def result(pieces: list[bytes], translator: Translator | None = None) -> Answer 
         fold = Fold("made")
         try:
             with trio.fail_after(PATIENCE_S):
-                async for event in ChatReader(Bytes(pieces), translator or ChatTranslator(MODEL), "http://p"):
+                async for event in AnswerReader(Bytes(pieces), translator or ChatTranslator(MODEL), "http://p"):
                     fold.add(event)
             return fold.finish()
         except ModelError as error:

@@ -14,10 +14,10 @@ from trio.testing import MockClock
 from peen.entropy import SeededEntropy
 from peen.errors import ModelError
 from peen.model.chatbody import ChatBodies
-from peen.model.chatreader import CLOSE_S, USAGE_S
 from peen.model.encoded import KEPT
 from peen.model.fold import Answer, Fold
 from peen.model.openai import ERROR_BODY_S, OpenAiUpstream
+from peen.model.reader import CLOSE_S, USAGE_S
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord, ToolCallRecord, UpstreamConfig, Usage
@@ -340,6 +340,16 @@ async def test_a_server_that_never_closes_delays_an_answer_a_little(
 
     assert found.text == "hi"
     assert trio.current_time() == pytest.approx(wait_s)
+
+
+async def test_the_last_event_of_a_response_is_the_end_of_its_stream(autojump_clock: MockClock) -> None:
+    end = b'data: {"type":"response.completed","response":{"status":"completed","output":[]}}\n\n'
+    config = UpstreamConfig(name="up", type="openai", base_url="http://p:1/v1", api="responses")
+    transport = FakeTransport(FakeReply(end, Silence()))
+
+    await ask(OpenAiUpstream(config, None, transport, SeededEntropy(1)))
+
+    assert trio.current_time() == pytest.approx(CLOSE_S)
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,10 @@ MESSAGES_CASES: Final[dict[str, Want]] = {
     "error-text": BUSY,
     "error-billing": fails("quota_exhausted", retried=False),
     "document": calls(("readFile", '{"path":"x"}'), text="Hi there", finish="tool_use", usage=Usage(prompt=7)),
+    "document-as-stream": calls(
+        ("readFile", '{"path":"x"}'), text="Hi there", finish="tool_use", usage=Usage(prompt=7)
+    ),
+    "stream-as-document": Want(finish="end_turn", usage=Usage(completion=2)),
     "document-error": BUSY,
     "html": fails("bad_response", retried=False),
 }  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, Self
 
 import msgspec
@@ -18,7 +20,7 @@ from peen.model.transport import Reply
 USAGE_S: Final = 2.0
 """How long an answer that has its finish reason waits for the usage and the end of the stream."""
 CLOSE_S: Final = 0.1
-"""How long it waits after `[DONE]`, when only the connection's further use is at stake."""
+"""How long it waits behind the last event, when only the connection's further use is at stake."""
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """The longest document that is read in the place of a stream."""
 _DONE: Final = b"[DONE]"
@@ -28,10 +30,17 @@ _BOM: Final = b"\xef\xbb\xbf"
 class Translator(Protocol):
     """Reads the events of one answer in a provider's dialect."""
 
-    ended: bool
-    """The answer has its end; what may follow is usage."""
-    has_halves: bool
-    """Some text was cut inside a character; see `peen.model.surrogates`."""
+    @property
+    def ended(self) -> bool:
+        """The answer has its end; what may follow is usage."""
+
+    @property
+    def over(self) -> bool:
+        """That was the last event of the answer: what follows is not read."""
+
+    @property
+    def has_halves(self) -> bool:
+        """Some text was cut inside a character, and is to be mended; see `peen.model.surrogates`."""
 
     def read(self, event: SseEvent, out: list[StreamEvent]) -> None:
         """Append to `out` what `event` says. Raises: ModelError if it is an error, msgspec.DecodeError."""
@@ -42,8 +51,11 @@ class Translator(Protocol):
     def done(self, out: list[StreamEvent]) -> None:
         """`[DONE]` came."""
 
+    def finish(self, out: list[StreamEvent]) -> None:
+        """The stream is over."""
 
-class ChatReader:
+
+class AnswerReader:
     """The events of one answer; an iterator.
 
     It reads on to the end of the body, since only then the connection serves the next round, but a server that
@@ -60,7 +72,7 @@ class ChatReader:
         self._begin = bytearray()
         self._failure: ModelError | None = None
         self._understood = False
-        self._done = False
+        self._done = False  # nothing more can come
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -92,7 +104,9 @@ class ChatReader:
             # The last event is whole only if its line was: this one was cut, and whoever folds the events will say so.
         if not piece:
             self._over = True
-            if not self._understood:
+            if self._understood:
+                self._pass_on(self._translator.finish)
+            else:
                 self._read_document()
         elif not self._understood and len(self._begin) < MAX_BODY_BYTES:
             self._begin += piece
@@ -112,13 +126,17 @@ class ChatReader:
     def _take(self, event: SseEvent) -> None:
         if self._done:
             return
-        out: list[StreamEvent] = []
         if event.data == _DONE:
             self._done = True
-            self._translator.done(out)
+            self._pass_on(self._translator.done)
         else:
-            self._translator.read(event, out)
+            self._pass_on(partial(self._translator.read, event))
+            self._done = self._translator.over
         self._understood = True
+
+    def _pass_on(self, read: Callable[[list[StreamEvent]], None]) -> None:
+        out: list[StreamEvent] = []
+        read(out)
         self._events.extend(self._mender.mend(out) if self._translator.has_halves else out)
 
     def _read_document(self) -> None:
@@ -126,13 +144,11 @@ class ChatReader:
         body = bytes(self._begin.removeprefix(_BOM).strip())
         if looks_like_html(body):
             raise unexpected_page(self._reply.headers.get("content-type", ""), body, place=self._place)
-        if not body.startswith(b"{"):
+        if not body.startswith((b"{", b"[")):
             return
-        out: list[StreamEvent] = []
         try:
-            self._translator.read_whole(body, out)
+            self._pass_on(partial(self._translator.read_whole, body))
         except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
             raise ModelError(
                 f"{self._place} answered with JSON that is no answer", kind="bad_response", retryable=True
             ) from exc
-        self._events.extend(self._mender.mend(out) if self._translator.has_halves else out)
