@@ -19,10 +19,11 @@ from peen.execution.decide import ModelOutput
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
+from peen.model.reasoning import kept_reasoning
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import NOTHING, MessageRecord, ModelCallRecord, ProviderReasoning, WorkerSettings
+from peen.wire.worker import MessageRecord, ModelCallRecord, WorkerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -146,16 +147,11 @@ class Asker:
             finish_reason=answer.finish_reason,
             response_model=answer.response_model,
             usage=answer.usage,
-            provider_reasoning=self._provider_reasoning(answer),
+            provider_reasoning=kept_reasoning(
+                answer.reasoning, upstream=self._setup.upstream.name, model=self._setup.model.model_id
+            ),
         )
         return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
-
-    def _provider_reasoning(self, answer: Answer) -> Raw:
-        if not answer.reasoning:
-            return NOTHING
-        model = self._setup.model
-        kept = ProviderReasoning(upstream=model.connection_name, model=model.model_id, items=list(answer.reasoning))
-        return Raw(_encode(kept))
 
     def _completed_call(self, turn_round: int, answer: Answer, began_ms: int) -> ModelCallRecord:
         # Text and thinking stand in the transcript; the audit keeps what does not.
@@ -166,7 +162,7 @@ class Asker:
             request_sequence=self._steps.message_sequence,
             response=Raw(_encode(response)),
             usage=answer.usage,
-            finish_reason=answer.finish_reason,
+            finish_reason=answer.finish_reason or None,
             response_model=answer.response_model,
             started_at_ms=began_ms,
             completed_at_ms=self._entropy.now_ms(),

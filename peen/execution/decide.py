@@ -10,7 +10,10 @@ AGENT_RUN = "agentRun"
 
 
 class ModelOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Saved output of a model step: the answer, or why there is none."""
+    """Saved output of a model step: the answer, or why there is none.
+
+    `provider_reasoning` is as a `MessageRecord` has it.
+    """
 
     text: str = ""
     thinking: str = ""

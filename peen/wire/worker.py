@@ -94,7 +94,9 @@ FromController = HelloAck | Result | Command
 class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
 
-    Without `stream` answers are asked for whole. `prices` are by names of models, which may hold `*`."""
+    `api` is `chat` (the default) or `responses`; without `stream` answers are asked for whole. `prices` are by names of
+    models, which may hold `*`.
+    """
 
     name: str
     type: str
@@ -102,6 +104,7 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     image_input: bool = True
     script: str | None = None
+    api: str | None = None
     stream: bool = True
     prices: dict[str, Price] = {}
 
@@ -160,7 +163,10 @@ class ToolCallRecord(WorkerStruct, frozen=True, kw_only=True):
 
 
 class ProviderReasoning(Struct, frozen=True, kw_only=True):
-    """What a provider gave with an answer to have it back, and which model of which upstream it is for."""
+    """What a provider gave with an answer to have it back, and which model of which upstream it is for.
+
+    `items` are in a form of the upstream's own.
+    """
 
     upstream: str
     model: str
@@ -170,8 +176,7 @@ class ProviderReasoning(Struct, frozen=True, kw_only=True):
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     """One row of the transcript, in the order the model receives it.
 
-    `provider_reasoning` is what the provider wants to see again: `{upstream, model, items}`, where only the adapter
-    of that upstream knows what the items mean.
+    `provider_reasoning` is a `ProviderReasoning`: what the provider wants back as it came, and nobody else gets.
     """
 
     role: Literal["user", "assistant", "tool", "system"]

@@ -138,7 +138,14 @@ def parse_messages(body: bytes, *, name: str, created_s: int, strict: bool) -> A
     )
     if strict:
         strict_request_check(request)
-    return Asked(request=request, stream=bool(asked.stream), include_usage=True, name=name, created_s=created_s)
+    return Asked(
+        request=request, stream=bool(asked.stream), include_usage=True, name=name, created_s=created_s,
+        reasoning=sum(_has_reasoning(message) for message in asked.messages),
+    )  # fmt: skip
+
+
+def _has_reasoning(message: Message) -> bool:
+    return any(isinstance(block, Thinking | RedactedThinking) for block in message.blocks)
 
 
 def refused(problem: str) -> ModelError:
