@@ -7,10 +7,11 @@ from typing import Final
 
 import msgspec
 
-from peen.model.stream import ModelRequest
+from peen.model.reasoning import items_for
+from peen.model.stream import ModelInfo, ModelRequest
 from peen.store.blobs.encoder import Encoder
 from peen.store.blobs.text import Blob
-from peen.wire.worker import MessageRecord, NewBlob
+from peen.wire.worker import NOTHING, MessageRecord, NewBlob
 
 _encode: Final = msgspec.json.encode
 
@@ -23,8 +24,8 @@ class SentRequests:
     turn does not send the history again that the turn before it has sent.
     """
 
-    def __init__(self, known: set[bytes]) -> None:
-        self._encoder = Encoder(known)
+    def __init__(self, known: set[bytes], model: ModelInfo) -> None:
+        self._encoder, self._model = Encoder(known), model
         self._length = 0
         self._last: MessageRecord | None = None
         self._around: tuple[object, bytes] = (None, b"")
@@ -45,9 +46,9 @@ class SentRequests:
         # A conversation that only grew still has its last message where it was.
         if kept == 0 or (len(messages) >= kept and messages[kept - 1] is self._last):
             for message in messages[kept:]:
-                self._encoder.append(_encode(as_sent(message)))
+                self._encoder.append(_encode(as_sent(message, self._model)))
         else:
-            self._encoder.replace_all(_encode(as_sent(message)) for message in messages)
+            self._encoder.replace_all(_encode(as_sent(message, self._model)) for message in messages)
         self._length, self._last = len(messages), messages[-1] if messages else None
 
     def _before(self, request: ModelRequest) -> bytes:
@@ -62,11 +63,21 @@ class SentRequests:
         return self._around[1]
 
 
-def as_sent(message: MessageRecord) -> MessageRecord:
-    """The message without what is only shown: its reasoning, and which model it came from."""
-    if message.thinking is None and message.model is None:
+def as_sent(message: MessageRecord, model: ModelInfo) -> MessageRecord:
+    """The message with what goes to this model: without the name of the one that wrote it, and without reasoning.
+
+    Reasoning of its own that a model wants back stays.
+    """
+    if message.role != "assistant":
         return message
-    return msgspec.structs.replace(message, thinking=None, model=None)
+    is_own = message.model == model.name
+    returns = bool(items_for(message, upstream=model.connection_name, model=model.model_id))
+    return msgspec.structs.replace(
+        message,
+        model=None,
+        thinking=message.thinking if is_own and model.thinking_returns else None,
+        provider_reasoning=message.provider_reasoning if returns else NOTHING,
+    )
 
 
 def _travelling(blobs: list[Blob]) -> list[NewBlob]:

@@ -92,6 +92,7 @@ class OpenAiUpstream:
             model_id=model_id,
             context_window_tokens=window,
             image_input=self._config.image_input,
+            thinking_returns=self._config.type == "zai-coding",
         )
 
     @asynccontextmanager

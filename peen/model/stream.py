@@ -97,6 +97,8 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     model_id: str
     context_window_tokens: int | None = None
     image_input: bool = True
+    thinking_returns: bool = False
+    """Whether what this model thought is sent back to it, as text."""
 
 
 class Upstream(Protocol):

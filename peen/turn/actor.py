@@ -105,7 +105,7 @@ class TurnActor:
             conversation=scene.conversation,
             blocks=blocks,
             steps=steps,
-            sent=SentRequests(self._shop.known_blobs),
+            sent=SentRequests(self._shop.known_blobs, model),
             entropy=self._shop.entropy,
         )
         loop = AgentLoop(

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 from engine_kit import Attempt, Engine, asks, engine, says, work
+from msgspec import Raw
 from trio.testing import MockClock
 
 from peen.execution.requests import SentRequests, as_sent
-from peen.model.stream import ModelRequest
+from peen.model.reasoning import kept_reasoning
+from peen.model.stream import ModelInfo, ModelRequest
 from peen.store import audit
 from peen.store.blobs.decode import decode, earlier_values
 from peen.store.direct import MemoryFile
@@ -18,13 +20,14 @@ from peen.wire.worker import MessageRecord, NewBlob, encode
 
 LONG = "a line of output that is worth keeping once\n" * 30
 ROUNDS = 40
+MODEL = ModelInfo(name="up/m", connection_name="up", model_id="m")
 
 
 def sent_as(request: ModelRequest) -> Any:
     """A request as it is saved, decoded."""
     head = {"model": request.model_id, "system": request.system, "tools": request.tools}
     return msgspec.json.decode(msgspec.json.encode(head)) | {
-        "messages": [msgspec.json.decode(encode(as_sent(message))) for message in request.messages]
+        "messages": [msgspec.json.decode(encode(as_sent(message, MODEL))) for message in request.messages]
     }
 
 
@@ -106,7 +109,7 @@ def test_a_conversation_that_did_not_only_grow_is_saved_whole(change: str) -> No
         "other": [MessageRecord(role="user", content="a summary"), *first[6:]],
         "same length": [*first[:8], MessageRecord(role="user", content="another last one")],
     }[change]
-    log = SentRequests(set())
+    log = SentRequests(set(), MODEL)
     store: dict[bytes, bytes] = {}
 
     def save(messages: list[MessageRecord]) -> bytes:
@@ -124,9 +127,20 @@ def test_a_conversation_that_did_not_only_grow_is_saved_whole(change: str) -> No
 
 
 def test_reasoning_and_the_name_of_the_model_are_not_part_of_what_is_sent() -> None:
-    answer = MessageRecord(role="assistant", content="yes", thinking="hm", model="a/b")
+    kept = kept_reasoning([Raw(b"{}")], upstream="a", model="b")
+    answer = MessageRecord(role="assistant", content="yes", thinking="hm", model="a/b", provider_reasoning=kept)
 
-    assert as_sent(answer) == MessageRecord(role="assistant", content="yes")
+    assert as_sent(answer, MODEL) == MessageRecord(role="assistant", content="yes")
+
+
+def test_reasoning_that_goes_back_to_its_model_is_part_of_what_is_sent() -> None:
+    kept = kept_reasoning([Raw(b"{}")], upstream="a", model="b")
+    answer = MessageRecord(role="assistant", content="yes", thinking="hm", model="a/b", provider_reasoning=kept)
+    own = ModelInfo(name="a/b", connection_name="a", model_id="b")
+    returning = msgspec.structs.replace(own, thinking_returns=True)
+
+    assert as_sent(answer, own) == msgspec.structs.replace(answer, thinking=None, model=None)
+    assert as_sent(answer, returning) == msgspec.structs.replace(answer, model=None)
 
 
 def _by_digest(blobs: list[NewBlob]) -> dict[bytes, bytes]:

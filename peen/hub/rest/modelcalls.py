@@ -14,6 +14,7 @@ from peen.execution.requests import as_sent
 from peen.hub.rest.costs import costs_of
 from peen.hub.rest.usage import failed_attempts, token_usage
 from peen.ids import SessionNo, derived_id
+from peen.model.stream import ModelInfo
 from peen.store import audit, messages, snapshots
 from peen.store.audit import CallRow, RunRow
 from peen.store.blobs.decode import decode, earlier_values
@@ -49,6 +50,8 @@ class RunRequests:
 
     def __init__(self, db: Reader, blobs: Blobs, session_no: SessionNo, run: RunRow) -> None:
         self._db, self._run, self._fetch = db, run, blobs.fetcher(db, session_no)
+        connection, _, model_id = run.model.partition("/")
+        self._model = ModelInfo(name=run.model, connection_name=connection, model_id=model_id)
         self._session_no = session_no
         turn_no = run.turn_no
         self._own = messages.of_turn(db, turn_no)
@@ -71,7 +74,7 @@ class RunRequests:
         conversation = Conversation()
         conversation.add_history(row for row in history if row.turn == self._run.turn_no or row.sequence < first)
         prompt, tools = snapshots.of_turn(self._db, self._run.turn_no)
-        sent = [as_sent(message) for message in conversation.messages]
+        sent = [as_sent(message, self._model) for message in conversation.messages]
         return SentRequest(prompt or "", sent, _decode_tools(tools or "[]"))
 
     def reply(self, sequence: int) -> ModelMessage | None:
