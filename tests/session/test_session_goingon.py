@@ -7,7 +7,7 @@ from functools import partial
 from uuid import UUID
 
 import trio
-from session_kit import TERMINAL, House, completes, house, waits_then_completes
+from session_kit import TERMINAL, House, completes, house, refuses, waits_then_completes
 from trio.testing import MockClock, wait_all_tasks_blocked
 from world_kit import AT_MS, frame_types, transcript
 
@@ -108,6 +108,27 @@ async def test_a_decision_may_be_the_first_thing_that_a_session_hears(autojump_c
 
         assert "turn.resumed" in frame_types(own.db, own.home)
         assert turns.running(own.db.reader) == []
+
+
+async def test_work_that_cannot_go_on_for_now_stays_paused_and_goes_on_later(autojump_clock: MockClock) -> None:
+    async with house() as own:
+        request = await pause(own)
+        own.plays(refuses)  # say, because its model is not offered at present
+
+        await own.sessions.resume(own.home.uuid, request)
+        await wait_all_tasks_blocked()
+
+        (row,) = executions.paused_of(own.db.reader, own.home.no, limit=2)
+        assert own.ends()[-1][0] == "turn.failed"
+        assert "this worker has no such model" in own.ends()[-1][1]["error"]
+        assert row.pause_reason == "interrupted"
+
+        own.plays(completes)
+        again = ResumeRequest(request.execution_id, row.control_revision, "api")
+        await own.sessions.resume(own.home.uuid, again)
+        await wait_all_tasks_blocked()
+
+        assert own.ends()[-1][0] == "turn.completed"
 
 
 async def test_messages_that_waited_are_named_where_their_work_is_given_up_while_a_stop_ends_it(
