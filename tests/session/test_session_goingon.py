@@ -11,10 +11,11 @@ from session_kit import TERMINAL, House, completes, house, refuses, waits_then_c
 from trio.testing import MockClock, wait_all_tasks_blocked
 from world_kit import AT_MS, frame_types, transcript
 
-from peen.errors import SessionBusy
+from peen.errors import SessionBusy, SessionNotFound
 from peen.session.requests import ResumeRequest
 from peen.session.resumption import abandon
-from peen.store import executions, inbox, turns
+from peen.store import executions, inbox, sessions, turns
+from peen.store.deletion import mark
 
 ROUNDS = 12
 
@@ -152,6 +153,42 @@ async def test_messages_that_waited_are_named_where_their_work_is_given_up_while
         assert inbox.stopped(own.db.reader, own.home.no) == []
         told = [each.message.content for each in transcript(own.db, own.home) if each.message.role == "system"]
         assert "- behind it" in told[0].splitlines()
+
+
+async def test_a_resumption_that_meets_a_deletion_never_runs_in_a_deleted_session(autojump_clock: MockClock) -> None:
+    seen: set[str] = set()
+    for pauses in range(ROUNDS):
+        async with house() as own:
+            request = await pause(own)
+            own.plays(waits_then_completes)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(resumed_or_refused, own, request, seen)
+                for _ in range(pauses):
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(deleted_or_refused, own, seen)
+            await wait_all_tasks_blocked()
+
+            is_deleted = sessions.by_id(own.db.reader, own.home.id) is None
+            assert is_deleted != bool(turns.running(own.db.reader))
+    assert {"resumed", "deleted", "SESSION_NOT_FOUND", "SESSION_BUSY"} <= seen
+
+
+async def resumed_or_refused(own: House, request: ResumeRequest, seen: set[str]) -> None:
+    try:
+        await own.sessions.resume(own.home.uuid, request)
+    except SessionNotFound as refused:
+        seen.add(refused.code)
+    else:
+        seen.add("resumed")
+
+
+async def deleted_or_refused(own: House, seen: set[str]) -> None:
+    try:
+        await own.db.write(partial(mark, session_id=own.home.id, at_ms=AT_MS))
+    except SessionBusy as refused:
+        seen.add(refused.code)
+    else:
+        seen.add("deleted")
 
 
 async def test_a_stop_that_meets_a_resumption_ends_the_turn_that_it_begins(autojump_clock: MockClock) -> None:
