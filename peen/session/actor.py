@@ -339,9 +339,8 @@ class SessionActor:
         except StorageError:
             ending = UNSTORED
         except PeenError as refused:
-            if turn.execution_id is None:
-                ending = _failure(str(refused))
-            else:  # it could not go on (its model or its directory is gone, for now): it stays paused
+            ending = _failure(str(refused))
+            if turn.execution_id is not None:  # its model or its directory is gone, for now: it stays paused
                 ending = interrupted("interrupted", str(refused))
         else:
             ending = _failure("the worker returned without ending the turn")
