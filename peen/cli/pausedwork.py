@@ -61,6 +61,8 @@ def paused_lines(session_id: str, views: Sequence[ExecutionView]) -> list[str]:
     for view in views:
         lines.append(f"  {headline(view)}")
         lines.append(f"    turn       {view.execution.turn_id}")
+        if (asked := view.execution.admission) is not None:
+            lines.append(f"    asked for  by {printable(asked.caller)}: it goes on when the turn that runs has ended")
         for step in undecided(view):
             lines += [f"    undecided  {step_text(step)}", f"               {UNKNOWN}"]
         lines += [f"    waiting    {_waiting_text(view, message)}" for message in view.inbox]

@@ -21,6 +21,8 @@ class Conversation:
     def __init__(self) -> None:
         self._messages: list[MessageRecord] = []
         self._call_ids: set[str] = set()
+        self._asked: dict[tuple[int, str | None], ToolCallRecord] = {}
+        """Calls of stored turns, by turn and id: a late result may stand behind other turns."""
 
     @property
     def call_ids(self) -> Collection[str]:
@@ -36,18 +38,18 @@ class Conversation:
 
         Somebody may decide about a call of paused work while another turn runs: that result comes behind the turn.
         """
-        pending: list[MessageRecord] = []
-        decided: list[MessageRecord] = []
+        pending: list[HistoryMessage] = []
+        decided: list[HistoryMessage] = []
         turn = -1
         for row in history:
             if row.turn < turn and row.message.role == "tool":
-                decided.append(row.message)
+                decided.append(row)
                 continue
             if row.turn != turn:
                 self._add_turn(pending)
                 self._add_turn(decided)
                 pending, decided, turn = [], [], row.turn
-            pending.append(row.message)
+            pending.append(row)
         self._add_turn(pending)
         self._add_turn(decided)
 
@@ -70,7 +72,8 @@ class Conversation:
         self._messages.append(reply if reply.tool_calls == kept else msgspec.structs.replace(reply, tool_calls=kept))
         self._messages.extend(by_call[call.id] for call in calls)
 
-    def _add_turn(self, turn: Sequence[MessageRecord]) -> None:
+    def _add_turn(self, rows: Sequence[HistoryMessage]) -> None:
+        turn = [row.message for row in rows]
         results = {message.tool_call_id: message for message in turn if message.role == "tool"}
         calls: dict[str, ToolCallRecord] = {}
         before: set[str | None] = set()  # calls of a segment that has ended; the turn may have gone on since
@@ -82,7 +85,10 @@ class Conversation:
                 late.add(message.tool_call_id)
             for call in message.tool_calls or []:
                 calls[call.id] = call
-        for message in turn:
+        for row in rows:
+            self._asked.update({(row.turn, call.id): call for call in row.message.tool_calls or []})
+        for row in rows:
+            message = row.message
             match message.role:
                 case "assistant":
                     own = [
@@ -92,7 +98,7 @@ class Conversation:
                     ]
                     self.add_exchange(message, own)
                 case "tool" if message.tool_call_id in late:
-                    self.add(_late_result(message, calls.get(message.tool_call_id or "")))
+                    self.add(_late_result(message, self._asked.get((row.turn, message.tool_call_id))))
                 case "tool":
                     pass  # it stands behind its call already
                 case _:

@@ -96,7 +96,7 @@ class Asker:
         # What was not shown yet commits with the answer, behind every piece that was.
         done.events = [*self._blocks.take(), *done.events]
         value, done.blobs = self._sent.save(request)
-        done.recall = self._sent.blobs
+        done.recall, done.forget = self._sent.blobs, self._sent.forget_last
         # All attempts sent the same.
         done.calls[0] = msgspec.structs.replace(done.calls[0], request=Raw(value))
         return done

@@ -25,7 +25,8 @@ class SentRequests:
     """
 
     def __init__(self, known: set[bytes], model: ModelInfo) -> None:
-        self._encoder, self._model = Encoder(known), model
+        self._known, self._encoder, self._model = known, Encoder(known), model
+        self._handed_out: set[bytes] = set()
         self._length = 0
         self._last: MessageRecord | None = None
         self._around: tuple[object, bytes] = (None, b"")
@@ -34,7 +35,12 @@ class SentRequests:
         """The saved value of this request, and the blobs that it names and the store has not got yet."""
         self._follow(request.messages)
         saved = self._encoder.save(self._before(request), b"}")
+        self._handed_out = {blob.hash for blob in saved.new_blobs}
         return saved.value, _travelling(saved.new_blobs)
+
+    def forget_last(self) -> None:
+        """The request saved last was not stored, as far as is known: nor were its blobs. No other is saved here."""
+        self._known -= self._handed_out
 
     def blobs(self, hashes: Collection[bytes]) -> list[NewBlob]:
         """Those blobs of the request saved last, which the store turned out not to have."""

@@ -60,6 +60,8 @@ class Done(Generic[T]):
     """Parts of the saved values in `calls` that the store has not got yet, as far as is known."""
     recall: Callable[[Collection[bytes]], list[NewBlob]] | None = None
     """Finds the blobs of those values that the store has not got after all."""
+    forget: Callable[[], None] | None = None
+    """Called if none of this could be stored, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +156,26 @@ class Steps:
             self._claimed[step.id] = step
 
     async def _save(self, request: CommitSteps, done: Done[T] | None) -> Committed:
-        """Commit; once more with the blobs that were thought to be stored and are not (of a commit that failed)."""
-        if done is not None and done.blobs:
-            request = msgspec.structs.replace(request, blobs=done.blobs)
+        """Commit; again with blobs that were thought to be stored and are not."""
+        if done is None:
+            return await self._journal.commit(request)
+        try:
+            return await self._save_whole(msgspec.structs.replace(request, blobs=done.blobs), done)
+        except BaseException:
+            if done.forget is not None:
+                done.forget()  # else later turns would rely on what only this commit brought
+            raise
+
+    async def _save_whole(self, request: CommitSteps, done: Done[T]) -> Committed:
         committed = await self._journal.commit(request)
-        if committed.missing_blobs and done is not None and done.recall is not None:
-            again = [*request.blobs, *done.recall(committed.missing_blobs)]
-            committed = await self._journal.commit(msgspec.structs.replace(request, blobs=again))
-        if committed.missing_blobs:
-            raise StorageFailed("peen.db", f"{len(committed.missing_blobs)} parts of a saved value cannot be found")
+        # What a missing part names is looked for only once that part is there: each time is one level further down.
+        while committed.missing_blobs:
+            found = [] if done.recall is None else done.recall(committed.missing_blobs)
+            if not found:
+                problem = f"{len(committed.missing_blobs)} parts of a saved value cannot be found"
+                raise StorageFailed("peen.db", problem)
+            request = msgspec.structs.replace(request, blobs=[*request.blobs, *found])
+            committed = await self._journal.commit(request)
         return committed
 
     async def emit(self, events: list[EventRecord]) -> None:

@@ -366,6 +366,19 @@ def test_show_tells_what_is_kept_what_is_unknown_and_how_to_go_on(
     ]
 
 
+def test_show_tells_that_somebody_has_asked_for_paused_work_to_go_on(
+    held: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked_for, other = view(identity=FIRST), view(identity=SECOND)
+    asked_for["execution"]["admission"] = {"caller": "agent", "admittedAt": WHEN}
+
+    lines = shown(held, capfd, [asked_for, other]).splitlines()
+
+    told = "    asked for  by agent: it goes on when the turn that runs has ended"
+    assert [line for line in lines if "asked for" in line] == [told]
+    assert lines.index(told) < lines.index(f"  {SECOND}  paused (stop)  controlRevision 7")
+
+
 def test_show_names_the_execution_in_its_commands_where_there_are_several(
     held: Settings, capfd: pytest.CaptureFixture[str]
 ) -> None:

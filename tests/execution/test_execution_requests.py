@@ -6,17 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from engine_kit import Attempt, Engine, asks, engine, says, work
-from msgspec import Raw
+from engine_kit import Attempt, Engine, StoreJournal, asks, engine, says, work
+from msgspec import Raw, structs
 from trio.testing import MockClock
 
+from peen.errors import StorageFull
 from peen.execution.requests import SentRequests, as_sent
 from peen.model.reasoning import kept_reasoning
 from peen.model.stream import ModelInfo, ModelRequest
 from peen.store import audit
 from peen.store.blobs.decode import decode, earlier_values
 from peen.store.direct import MemoryFile
-from peen.wire.worker import MessageRecord, NewBlob, encode
+from peen.wire.worker import CommitSteps, Committed, MessageRecord, NewBlob, encode
 
 LONG = "a line of output that is worth keeping once\n" * 30
 ROUNDS = 40
@@ -32,10 +33,10 @@ def sent_as(request: ModelRequest) -> Any:
 
 
 def saved_requests(own: Engine) -> list[Any]:
-    """What the store says was sent, round by round of every run, decoded."""
+    """What the store says was sent, round by round of every completed run, decoded."""
     found = []
     db = own.db.reader
-    for run in reversed(list(audit.runs(db, own.home.no, stage=None, state=None, limit=99, offset=0))):
+    for run in reversed(list(audit.runs(db, own.home.no, stage=None, state="completed", limit=99, offset=0))):
         for attempts in audit.rounds(db, run.no):
             latest = audit.requests(db, run.no, up_to_round=attempts[0].round, limit=1)
             depth = earlier_values(latest[0])
@@ -99,6 +100,52 @@ async def test_blobs_that_the_store_turns_out_not_to_have_are_sent_again(autojum
         refused = [commit for commit in own.journal.commits if commit.calls and not commit.blobs]
         assert refused  # and nothing of it was stored: each round has one attempt
         assert own.db.reader.rows("SELECT count(*) FROM model_call") == [(len(own.upstream.requests),)]
+
+
+async def test_a_request_that_could_not_be_stored_costs_no_later_turn(autojump_clock: MockClock) -> None:
+    async with engine(*rounds(), says("lost"), says("kept")) as own:
+        await own.run_turn("first")
+        await own.replace_worker()  # the new one sends the whole conversation, whose runs are new to the store
+        refuse_next_answer(own.journal)
+
+        lost = await own.run_turn(f"second {LONG}")
+        kept = await own.run_turn("third")
+
+        assert (lost.state, kept.state) == ("failed", "completed")
+        assert saved_requests(own)[-1] == sent_as(own.upstream.requests[-1])
+        answers = [commit for commit in own.journal.commits if commit.calls]
+        assert len(answers) == 1  # the worker knows that nothing of the lost one is there
+
+
+def refuse_next_answer(journal: StoreJournal) -> None:
+    """The disk is full at the next commit of an answer, once."""
+    commit = journal.commit
+
+    async def refuse_once(request: CommitSteps) -> Committed:
+        if request.calls:
+            journal.commit = commit  # type: ignore[method-assign]
+            raise StorageFull("peen.db", "no space")
+        return await commit(request)
+
+    journal.commit = refuse_once  # type: ignore[method-assign]
+
+
+async def test_parts_that_only_missing_parts_name_are_sent_as_well(autojump_clock: MockClock) -> None:
+    async with engine(*rounds(), says("kept")) as own:
+        await own.run_turn("first")
+        history = own.upstream.requests[-1].messages
+        await own.replace_worker()
+        # Whatever the reason: the worker believes that the store has everything, down to the smallest part.
+        known = (await own._workshop()).known_blobs
+        longer = [*history, MessageRecord(role="assistant", content="done"), MessageRecord(role="user", content=LONG)]
+        SentRequests(known).save(structs.replace(own.upstream.requests[-1], messages=longer), MODEL)
+
+        actor = await own.run_turn(LONG)
+
+        assert actor.state == "completed"
+        assert saved_requests(own)[-1] == sent_as(own.upstream.requests[-1])
+        attempts = [commit for commit in own.journal.commits if commit.calls]
+        assert len(attempts) > 2  # one level of the tree after another
 
 
 @pytest.mark.parametrize("change", ["shorter", "other", "same length"])
