@@ -92,8 +92,8 @@ def end_unfinished(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int, generat
     text = system_text(ending, calls, [row.content for row in waiting])
     told = MessageRecord(role="system", content=text, injected=True)
     messages.append(tx, turn.session_no, [told], turn_no=turn.no, at_ms=at_ms)
-    # A Stop leaves them stored until somebody explicitly goes on with them, or has given the work up already.
-    if ending.state != "cancelled" or _is_abandoned(tx, turn.no):
+    # Work that was stopped or interrupted may go on, and they with it; or somebody lets them go on by themselves.
+    if ending.state == "failed" or _is_abandoned(tx, turn.no):
         for row in waiting:
             inbox.settle(tx, row.no, state="undelivered", turn_no=turn.no)
     _end_execution(tx, turn.no, ending, at_ms=at_ms)

@@ -138,7 +138,7 @@ async def test_parts_that_only_missing_parts_name_are_sent_as_well(autojump_cloc
         # Whatever the reason: the worker believes that the store has everything, down to the smallest part.
         known = (await own._workshop()).known_blobs
         longer = [*history, MessageRecord(role="assistant", content="done"), MessageRecord(role="user", content=LONG)]
-        SentRequests(known).save(structs.replace(own.upstream.requests[-1], messages=longer), MODEL)
+        SentRequests(known, MODEL).save(structs.replace(own.upstream.requests[-1], messages=longer))
 
         actor = await own.run_turn(LONG)
 

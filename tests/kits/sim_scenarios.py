@@ -84,6 +84,8 @@ async def _interrupted(play: Play) -> None:
     """The controller dies while an effect is under way; its user comes back, decides, and goes on."""
     await play.send("interrupted")
     await play.wait_until("tool.result")
+    await play.send("for the same turn")
+    await play.wait_until("userMessage.queued")
     await play.sleep(1.0)
     await play.crash_controller()
     await play.restart()

@@ -23,16 +23,14 @@ def told(world: World, reader: Reader, home: Home) -> Iterator[str]:
     rows = [row for row in _inbox(reader) if row.session_no == home.no]
     whole, _ = messages.history(reader, home.no, after=0, up_to=PLENTY, max_bytes=PLENTY * 100)
     asked = [each for each in world.ledger.asked if _belongs(each.messages, rows)]
-    yield from _messages(world, reader, home, rows, whole)
+    yield from _messages(reader, home, rows, whole)
     yield from _requests(whole, asked, _made_again(reader))
     yield from _completed(reader, home, whole, asked)
     yield from _answers(world, home, rows, asked)
     yield from _notices(world, reader, home, whole)
 
 
-def _messages(
-    world: World, reader: Reader, home: Home, rows: list[inbox.InboxRow], whole: list[HistoryMessage]
-) -> Iterator[str]:
+def _messages(reader: Reader, home: Home, rows: list[inbox.InboxRow], whole: list[HistoryMessage]) -> Iterator[str]:
     """5: every accepted message is in the transcript once, in order, or is listed as undelivered."""
     spoken = _spoken([row.message for row in whole])
     told = "\n".join(row.message.content for row in whole if row.message.role == "system")
@@ -48,8 +46,11 @@ def _messages(
                 if row.content not in spoken and row.content not in told:
                     yield f"5: message {row.content!r} is called undelivered and nobody was told"
             case "queued":
-                if home not in [stopped for stopped, _ in world.stopped_s]:
+                ended = None if row.turn_id is None else turns.by_id(reader, row.turn_id)
+                if ended is None or ended.state not in ("cancelled", "interrupted"):
                     yield f"5: message {row.content!r} still waits"
+                elif row.content not in told:
+                    yield f"5: message {row.content!r} waits for somebody, and nobody was told"
             case _:
                 yield f"5: message {row.content!r} is left in state {row.state}"
     held_back = _held_back(reader, home)

@@ -100,6 +100,15 @@ def test_an_accepted_effect_does_not_run_again_and_the_model_reads_what_it_came_
     assert "it was changed" in requests_about(world, "interrupted")[1]
 
 
+def test_a_message_that_waited_for_an_interrupted_turn_reaches_it_when_it_goes_on() -> None:
+    world = SCENARIOS["resume"].run()
+
+    wanted = ("turn.failed", "turn.resumed", "userMessage.delivered", "turn.completed")
+    heard = [frame for frame in world.clients[0].heard if frame["type"] in wanted]
+    assert [frame["type"] for frame in heard[:3]] == list(wanted[1:])
+    assert heard[1]["data"] == {"message": "for the same turn"}
+
+
 def test_a_stopped_turn_goes_on_behind_another_one_with_its_own_context() -> None:
     world = SCENARIOS["stopped_resume"].run()
     began = [frame["type"] for frame in world.clients[0].heard if frame["type"] in ("turn.resumed", "turn.completed")]
