@@ -27,6 +27,7 @@ from peen.cli.screen import Screen
 from peen.cli.turnview import TurnView
 from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy
+from peen.errors import SessionBusy
 from peen.settings import EMBEDDED_MODEL, Settings
 from peen.wire.client import encode_client_frame
 from peen.wire.rest import OpenedSession, OpenSession, Session, encode
@@ -136,6 +137,10 @@ class BorrowedTurn:
                 if self._is_late(self._entropy.monotonic_s()):
                     raise _TimeIsUp
                 self._listen(socket)
+        refusal = self._view.outcome()
+        if refusal.state == "refused" and refusal.code == SessionBusy.code:
+            # It is about to end, and has stored nothing: another controller can take the message, or one of our own.
+            raise NotSent(refusal.error or "the controller is stopping")
         if self._view.needs_feed:
             self._catch_up(place)
         return self._screen.finish(self._view.outcome(), self._session.id)
