@@ -21,6 +21,7 @@ from peen.cli.feedpages import feed_after
 from peen.cli.framesocket import FrameSocket
 from peen.cli.interrupts import Interrupts
 from peen.cli.order import Order
+from peen.cli.outcome import SEARCHED_TURNS, Outcome, with_usage
 from peen.cli.reach import endpoint
 from peen.cli.remedy import NOT_ALLOWED, open_refused
 from peen.cli.screen import Screen
@@ -138,7 +139,20 @@ class BorrowedTurn:
                 self._listen(socket)
         if self._view.needs_feed:
             self._catch_up(place)
-        return self._screen.finish(self._view.outcome(), self._session.id)
+        return self._screen.finish(self._measured(self._view.outcome(), place), self._session.id)
+
+    def _measured(self, outcome: Outcome, place: Endpoint) -> Outcome:
+        """With what the turn used, if that is asked for; without, if the controller does not say."""
+        assert self._session is not None
+        if not self._screen.wants_usage or outcome.request_id is None:
+            return outcome
+        read = partial(self._client(place).get, session_id=self._session.id)
+        try:
+            session = self._interrupts.during(partial(read, "/api/v1/session"))
+            turns = self._interrupts.during(partial(read, "/api/v1/session/turns", query={"limit": SEARCHED_TURNS}))
+        except (ConnectionLost, CallRefused):
+            return outcome
+        return with_usage(outcome, session, turns)
 
     def _connect(self, place: Endpoint) -> FrameSocket:
         assert self._session is not None

@@ -224,6 +224,7 @@ async def _assemble(
         entropy=entropy,
         runs=history.of,
         prices=prices,
+        terms=terms,
     )
     nursery.start_soon(partial(supervised, history.run, name="history of runs"))
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
