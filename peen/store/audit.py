@@ -82,7 +82,8 @@ SELECT r.first + min(r.made, :last_attempt), :state, :generation_no, :request_se
        min(coalesce(p.run_cost, 0) + :spent_cost, {MOST}), coalesce(p.run_unpriced_calls, 0) + :spent_unpriced
   FROM (SELECT f.first, (SELECT count(*) FROM model_call c WHERE c.key >= f.first AND c.key <= f.first + :last_attempt)
                AS made,
-               (SELECT max(c.key) FROM model_call c WHERE c.key >= f.of_run AND c.key < f.of_run + (1 << 32)) AS latest
+               (SELECT c.key FROM model_call c WHERE c.key >= f.of_run AND c.key < f.of_run + (1 << 32)
+                 ORDER BY c.key DESC LIMIT 1) AS latest
           FROM (SELECT no << 32 AS of_run, (no << 32) + :slot AS first FROM model_run
                  WHERE turn_no = :turn_no AND execution_no = :execution_no AND stage = 'turn') f) r
        LEFT JOIN model_call p ON p.key = r.latest
