@@ -137,9 +137,11 @@ class BorrowedTurn:
                 if self._is_late(self._entropy.monotonic_s()):
                     raise _TimeIsUp
                 self._listen(socket)
-        if self._view.needs_feed:
-            self._catch_up(place)
-        return self._screen.finish(self._measured(self._view.outcome(), place), self._session.id)
+            if self._view.needs_feed:
+                self._catch_up(place)
+            # While the socket is open, since a controller that only lends itself ends when nobody listens any more.
+            outcome = self._measured(self._view.outcome(), place)
+        return self._screen.finish(outcome, self._session.id)
 
     def _measured(self, outcome: Outcome, place: Endpoint) -> Outcome:
         """With what the turn used, if that is asked for; without, if the controller does not say."""
