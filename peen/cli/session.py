@@ -25,9 +25,11 @@ from peen.wire.rest import (
     OpenedSession,
     OpenSession,
     Session,
+    SessionLimits,
     SessionPage,
     Turn,
     TurnPage,
+    UsedSoFar,
     encode,
 )
 
@@ -141,10 +143,13 @@ def readable(
         f"created    {found.created_at}",
         f"last used  {found.last_message_at or 'never'}",
         f"messages   {found.message_count} in {found.completed_turn_count} completed turns",
+        f"used       {_usage(found.usage)}",
     ]
+    if found.budget is not None:
+        lines.append(f"limit      {_limits(found.budget)}")
     if turns:
         lines += ["", f"last turns ({len(turns)})"]
-        lines += [f"  {turn.started_at}  {turn.state:<11}  {turn.id}{_failure(turn)}" for turn in reversed(turns)]
+        lines += [_turn_line(turn) for turn in reversed(turns)]
     if messages:
         lines += ["", f"last messages ({len(messages)})"]
         for message in reversed(messages):
@@ -152,8 +157,24 @@ def readable(
     return "\n".join([*lines, *paused_lines(found.id, kept), *waiting_lines(found.id, kept, waiting)])
 
 
-def _failure(turn: Turn) -> str:
-    return f"  {turn.failure_classification}" if turn.failure_classification else ""
+def _turn_line(turn: Turn) -> str:
+    failure = f"  {turn.failure_classification}" if turn.failure_classification else ""
+    return f"  {turn.started_at}  {turn.state:<11}  {turn.id}  {_usage(turn.usage)}{failure}"
+
+
+def _usage(used: UsedSoFar) -> str:
+    """Tokens and money on one line; what is not known is said so."""
+    counts = [count for count in (used.prompt, used.completion) if count is not None]
+    tokens = f"{sum(counts):,} tokens" if counts else "no tokens reported"
+    at_least = "" if used.cost_known else "at least "
+    if not used.cost_known and used.billed_cost_amount == "0":
+        return f"{tokens}, cost unknown"
+    return f"{tokens}, {at_least}${used.billed_cost_amount}"
+
+
+def _limits(limits: SessionLimits) -> str:
+    tokens = [] if limits.tokens is None else [f"{limits.tokens:,} tokens"]
+    return ", ".join([*tokens, *([] if limits.cost_usd is None else [f"${limits.cost_usd}"])])
 
 
 def _message_lines(message: Message) -> list[str]:

@@ -22,7 +22,7 @@ from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
 from peen.ids import SessionNo
-from peen.model.price import Prices
+from peen.model.price import Prices, picos
 from peen.model.registry import Models
 from peen.model.route import preloads
 from peen.session.actor import Household, Link
@@ -31,6 +31,7 @@ from peen.session.history import RunHistory
 from peen.session.records import GenerationRecords
 from peen.session.recovery import recover, unended
 from peen.session.registry import Sessions
+from peen.session.spending import Terms
 from peen.session.workspace import WorkspacePolicy
 from peen.settings import Settings
 from peen.space.control import ControlSpace
@@ -170,7 +171,9 @@ async def _assemble(
     clock_ms = AwakeClock(entropy).now_ms
     history = RunHistory(settings.state_dir / WORKFLOWS_NAME, database, entropy)
     blobs = await Blobs.open(database)
-    records = GenerationRecords(database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution)
+    prices = Prices(settings.upstreams)
+    terms = Terms(prices, settings.max_session_tokens, picos(settings.max_session_cost_usd))
+    records = GenerationRecords(database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution, terms=terms)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
         return records.calls(generation_id, registry.turn_ended).handle
@@ -220,7 +223,8 @@ async def _assemble(
         release=partial(_release, registry, supervisor, history),
         entropy=entropy,
         runs=history.of,
-        prices=Prices(settings.upstreams),
+        prices=prices,
+        terms=terms,
     )
     nursery.start_soon(partial(supervised, history.run, name="history of runs"))
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,11 +15,13 @@ from msgspec import Raw
 from peen.context.projection import Conversation
 from peen.entropy import Entropy
 from peen.errors import ModelError
+from peen.execution import limits
 from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
+from peen.model.price import Prices
 from peen.model.reasoning import kept_reasoning
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
@@ -123,6 +126,10 @@ class Asker:
     ) -> Done[ModelOutput] | None:
         ceiling_ms = self._setup.settings.provider_retry_max_delay_ms
         delay_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
+        refusal = self._refusal_after(audits)
+        if delay_ms is not None and refusal is not None:
+            output = ModelOutput(error_kind=limits.REASON, error=refusal)
+            return Done(output=output, calls=audits, failed=True)
         if delay_ms is None:
             last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
             output = ModelOutput(error_kind=error.kind, error=str(last))
@@ -138,6 +145,17 @@ class Asker:
         streaming.poke()
         await trio.sleep(delay_ms / 1000)
         return None
+
+    def _refusal_after(self, audits: Sequence[ModelCallRecord]) -> str | None:
+        """Why there is no further attempt: those that failed have used up what was left of the budget."""
+        budget = self._steps.budget
+        if budget is None:
+            return None
+        # The list of prices is read only where a limit asks for it.
+        price = Prices(self._setup.settings.upstreams).of(self._setup.model.name) if budget.max_cost else None
+        for call in audits:
+            budget = limits.after(budget, call.usage, price)
+        return limits.reached(budget)
 
     def _completed(self, answer: Answer, audits: list[ModelCallRecord]) -> Done[ModelOutput]:
         output = ModelOutput(

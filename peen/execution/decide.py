@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct
 
+from peen.execution.limits import REASON
 from peen.wire.worker import NOTHING, Terminal, ToolCallRecord, Usage
 
 AGENT_RUN = "agentRun"
@@ -52,7 +53,8 @@ def after_answer(output: ModelOutput, *, turn_round: int, round_limit: int) -> D
     Calls of the last permitted round are not dispatched: nobody would read their results.
     """
     if output.error_kind:
-        return Finish(failure(output.error or f"the model call failed ({output.error_kind})"))
+        reason = REASON if output.error_kind == REASON else AGENT_RUN
+        return Finish(failure(output.error or f"the model call failed ({output.error_kind})", reason=reason))
     if not output.calls:
         return Finish(Terminal(state="completed", text=output.text, finish_reason=output.finish_reason))
     if turn_round + 1 >= round_limit:

@@ -11,12 +11,12 @@ import msgspec
 import trio
 
 from peen.context.projection import Conversation
-from peen.execution import decide
+from peen.execution import decide, limits
 from peen.execution.ask import reply_message
 from peen.execution.blocks import Blocks, event
 from peen.execution.decide import Dispatch, Finish, ModelOutput, ToolOutput
 from peen.execution.restore import Start
-from peen.execution.steps import NOTHING, Done, Next, Step, Steps
+from peen.execution.steps import MODEL, NOTHING, Done, Next, Step, Steps
 from peen.wire.worker import EventRecord, MessageRecord, Terminal, ToolCallRecord
 
 _encode: Final = msgspec.json.encode
@@ -80,8 +80,11 @@ class AgentLoop:
             self._conversation.add(note)
         self._add_delivered()  # what had waited and came with the round that was begun here
         for turn_round in itertools.count(first):
+            step = self._model_step(turn_round)
+            if (refused := await self._begin_within_budget(step)) is not None:
+                return refused
             output = await self._steps.run(
-                self._model_step(turn_round),
+                step,
                 partial(self._ask, turn_round),
                 partial(self._after_answer, turn_round),
             )
@@ -94,6 +97,17 @@ class AgentLoop:
                 case Dispatch():
                     await self._finish_round(turn_round, output, {})
         raise AssertionError("itertools.count ended")
+
+    async def _begin_within_budget(self, step: Step) -> Terminal | None:
+        """Begin a model step; if the session has used up its budget, end the turn instead, and tell how."""
+        if limits.reached(self._steps.budget) is None:
+            await self._steps.begin(step)  # in vain, if somebody else has used up the rest meanwhile
+        refusal = limits.reached(self._steps.budget)
+        if refusal is None:
+            return None
+        terminal = decide.failure(refusal, reason=limits.REASON)
+        await self._steps.commit(Next(terminal=terminal))
+        return terminal
 
     async def _finish_round(self, turn_round: int, output: ModelOutput, saved: Mapping[int, ToolOutput]) -> None:
         """Run the calls that have no result yet; afterwards the next round has begun."""
@@ -161,7 +175,7 @@ class AgentLoop:
         return Next(passed=((prepared, b"{}"),), begin=(self._model_step(turn_round),))
 
     def _model_step(self, turn_round: int) -> Step:
-        return Step(f"r{turn_round}.model", "model", _encode({"model": self._model, "round": turn_round}))
+        return Step(f"r{turn_round}.model", MODEL, _encode({"model": self._model, "round": turn_round}))
 
     def _tool_step(self, turn_round: int, index: int, call: ToolCallRecord) -> Step:
         kind = "read" if self._tools.is_repeatable(call.name) else "effect"

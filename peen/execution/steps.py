@@ -12,7 +12,9 @@ from msgspec import Raw
 
 from peen.errors import StaleClaim, StorageError, StorageFailed
 from peen.execution.journal import Journal
+from peen.execution.limits import reached
 from peen.wire.worker import (
+    Budget,
     Claim,
     CommitSteps,
     Committed,
@@ -29,6 +31,8 @@ from peen.wire.worker import (
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+MODEL: Final = "model"
+"""The kind of a step that asks a provider."""
 RENEW_S: Final = 25.0
 """Seconds between two renewals; a lease runs for 60."""
 RETRY_S: Final = 5.0
@@ -93,6 +97,8 @@ class Steps:
         self._continued = False
         self.message_sequence = 0
         """Last message sequence of the session, as of the latest commit."""
+        self.budget: Budget | None = None
+        """What the session may use, and has, as of the latest commit; None if nothing limits it."""
 
     def take_delivered(self) -> list[MessageRecord]:
         """Messages of the user that came with the latest commits and are not in the conversation yet."""
@@ -103,6 +109,11 @@ class Steps:
         """Whether the latest end did not happen, because messages waited: the execution goes on."""
         continued, self._continued = self._continued, False
         return continued
+
+    async def begin(self, step: Step) -> None:
+        """Save the input, unless an earlier commit did. A model step does not begin once the budget is used up."""
+        if step.id not in self._claimed:
+            await self.commit(Next(begin=(step,)))
 
     async def run(
         self,
@@ -116,8 +127,7 @@ class Steps:
         the step stays running in the store, and whoever recovers it knows by its kind what that means.
         Raises: StaleClaim if this holder was replaced or a Stop came; LinkLost if the store is out of reach.
         """
-        if step.id not in self._claimed:
-            await self.commit(Next(begin=(step,)))
+        await self.begin(step)
         done = await work()
         following = then(done)
         completion = Completion(step=step.id, output=Raw(msgspec.json.encode(done.output)), failed=done.failed)
@@ -149,11 +159,14 @@ class Steps:
             raise StaleClaim("a Stop came before this step ended; its result is saved, and nothing follows from it")
         # Calls that end together may hear of their commits in any order.
         self.message_sequence = max(self.message_sequence, committed.message_sequence)
+        self.budget = committed.budget
         self._delivered += committed.delivered
         self._continued = committed.continued
         begun = otherwise if committed.continued and otherwise is not None else following
+        is_used_up = reached(committed.budget) is not None
         for step in begun.begin:
-            self._claimed[step.id] = step
+            if not (is_used_up and step.kind == MODEL):
+                self._claimed[step.id] = step
 
     async def _save(self, request: CommitSteps, done: Done[T] | None) -> Committed:
         """Commit; again with blobs that were thought to be stored and are not."""

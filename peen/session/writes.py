@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Final
 from uuid import UUID
 
@@ -11,9 +12,12 @@ import msgspec
 from msgspec import Raw
 
 from peen.errors import StaleClaim
+from peen.execution.limits import reached
+from peen.execution.steps import MODEL
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
+from peen.session.spending import Terms
 from peen.store import audit, executions, feed, generations, inbox, leases, messages, sessions, snapshots, turns
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob
@@ -21,6 +25,8 @@ from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionRow, StepRow
 from peen.store.feed import NewEvent
 from peen.store.inbox import InboxRow
+from peen.store.sessions import Taken
+from peen.store.spending import NOTHING_SPENT, Spent
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
@@ -62,6 +68,7 @@ class Writer:
     session_no: SessionNo
     generation_no: int
     blobs: Blobs
+    terms: Terms = field(default_factory=Terms)
 
     def put(self, tx: Tx, value: Raw) -> bytes:
         """What to store for this value: its long parts go into blobs of the session."""
@@ -140,7 +147,7 @@ def open_turn(
     return OpenedTurn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
         message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
-        has_more=has_more,
+        has_more=has_more, budget=writer.terms.budget(session),
     )  # fmt: skip
 
 
@@ -160,6 +167,7 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
     assert turn is not None
     assert prompt is not None, "every opened turn has a prompt"
     seen, steps = _saved_steps(tx, writer, found.no)
+    session = sessions.standing(tx, writer.session_no)
     return RestoredExecution(
         turn=found.turn_no,
         model=turn.model,
@@ -168,10 +176,11 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
         round_limit=found.round_limit,
         tool_parallelism=found.tool_parallelism,
         history_sequence=messages.first_of_turn(tx, found.turn_no) - 1,
-        message_sequence=sessions.message_sequence(tx, writer.session_no),
+        message_sequence=session.message,
         next_block=feed.next_block(tx, found.turn_no),
         seen=seen,
         steps=steps,
+        budget=writer.terms.budget(session),
     )
 
 
@@ -253,10 +262,13 @@ def commit_steps(
         for completion in request.completions
     ]
     if fresh and not all(fresh):
-        return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=stopped), None
-    sequence = messages.append_with_events(
+        session = sessions.standing(tx, writer.session_no)
+        budget = writer.terms.budget(session)
+        return Committed(message_sequence=session.message, stopped=stopped, budget=budget), None
+    spent = writer.terms.spent(execution.model, request.calls)
+    session = messages.append_with_events(
         tx, writer.session_no, request.messages, _new(request.events), turn_no=execution.turn_no,
-        generation_no=writer.generation_no, at_ms=at_ms,
+        generation_no=writer.generation_no, spent=reduce(Spent.plus, spent, NOTHING_SPENT), at_ms=at_ms,
     )  # fmt: skip
     writer.blobs.accept(
         tx,
@@ -264,13 +276,14 @@ def commit_steps(
         [bytes(call.request) for call in request.calls],
         [Blob(blob.digest, blob.data) for blob in request.blobs],
     )
-    for call in request.calls:
+    for call, used in zip(request.calls, spent, strict=True):
         audit.add_call(
-            tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call
-        )
+            tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call,
+            spent=used,
+        )  # fmt: skip
     if stopped:
-        return Committed(message_sequence=sequence, stopped=True), None
-    return _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms)
+        return Committed(message_sequence=session.message, stopped=True), None
+    return _follow(tx, writer, execution, request, session, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms)
 
 
 def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:
@@ -297,7 +310,7 @@ def _follow(
     writer: Writer,
     execution: ExecutionRow,
     request: CommitSteps,
-    sequence: int,
+    session: Taken,
     *,
     next_turn_id: bytes,
     at_ms: int,
@@ -305,13 +318,18 @@ def _follow(
 ) -> tuple[Committed, TurnEnd | None]:
     """What begins at once: steps, the delivery of messages that wait, or the end of the turn.
 
-    `sequence` is the last message sequence of the session so far.
+    `session` is how it stands so far. Once its budget is used up, no model step begins, and a turn that has completed
+    does not go on: the messages that wait open the next one.
     """
     claims, passed, terminal = request.claims, request.passed, request.terminal
-    goes_on = request.continuation is not None and _messages_wait(tx, writer, execution)
+    sequence, budget = session.message, writer.terms.budget(session)
+    is_used_up = reached(budget) is not None
+    goes_on = request.continuation is not None and not is_used_up and _messages_wait(tx, writer, execution)
     if goes_on:
         assert request.continuation is not None
         claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
+    if is_used_up:
+        claims = [claim for claim in claims if claim.kind != MODEL]
     _begin(tx, writer, execution, claims, passed, at_ms=at_ms, clock_ms=clock_ms)
     begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
     delivered: list[MessageRecord] = []
@@ -322,7 +340,7 @@ def _follow(
         turn = _turn_of(tx, execution)
         end = _end(tx, writer, execution, turn, terminal, next_turn_id=next_turn_id, at_ms=at_ms)
         sequence = sessions.message_sequence(tx, writer.session_no)
-    return Committed(message_sequence=sequence, delivered=delivered, continued=goes_on), end
+    return Committed(message_sequence=sequence, delivered=delivered, continued=goes_on, budget=budget), end
 
 
 def _begin(

@@ -180,9 +180,11 @@ def _models() -> list[Variable]:
         Variable(name="PEEN_PROVIDER_RETRY_MAX_DELAY", kind=Kind.DURATION, section=section, default="1m",
                  example="2m", meaning="Longest `Retry-After` that is waited for; beyond it the turn fails."),
         Variable(name="PEEN_MAX_SESSION_COST_USD", kind=Kind.USD, section=section, default="0", zero="value",
-                 example="2.50", meaning="Cost limit of one session over root and children; 0 is none."),
+                 most=1_000_000, example="2.50",
+                 meaning="Cost limit of one session over root and children, as far as prices are known; 0 is none."),
         Variable(name="PEEN_MAX_SESSION_TOKENS", kind=Kind.TOKENS, section=section, default="0", zero="value",
-                 most=2**53, example="5000000", meaning="Token limit of one session, counted likewise; 0 is none."),
+                 most=2**53, example="5000000",
+                 meaning="Token limit of one session, read and written, as far as providers report them; 0 is none."),
     ]  # fmt: skip
 
 

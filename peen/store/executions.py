@@ -30,6 +30,8 @@ class ExecutionRow(NamedTuple):
     control_revision: int
     holder: bytes | None
     generation_no: int | None
+    model: str
+    """That of its turn."""
 
 
 class StepRow(NamedTuple):
@@ -45,12 +47,15 @@ class StepRow(NamedTuple):
 
 
 _SELECT: Final = """
-SELECT no, id, session_no, turn_no, state, pause_reason, control_revision, holder, generation_no FROM execution
+SELECT no, id, session_no, turn_no, state, pause_reason, control_revision, holder, generation_no,
+       (SELECT t.model FROM turn t WHERE t.no = turn_no)
+  FROM execution
 """
 _BY_ID: Final = _SELECT + " WHERE id = ?"
 _HELD: Final = """
-SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no, g.no
-  FROM execution e LEFT JOIN generation g ON g.no = ? AND g.ended_at_ms IS NULL
+SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no,
+       t.model, g.no
+  FROM execution e JOIN turn t ON t.no = e.turn_no LEFT JOIN generation g ON g.no = ? AND g.ended_at_ms IS NULL
  WHERE e.id = ?
 """
 _BY_TURN: Final = _SELECT + " WHERE turn_no = ? AND kind = 'root'"

@@ -26,7 +26,7 @@ from peen.tool.ledger import Ledger
 from peen.turn.retained import Caller
 from peen.turn.scene import Scene, admission, opened_scene, restored_scene
 from peen.turn.workshop import AgentTools, Workshop
-from peen.wire.worker import RestoreExecution, ResumeTurn, RunTurn, Terminal
+from peen.wire.worker import Budget, RestoreExecution, ResumeTurn, RunTurn, Terminal
 
 log = structlog.get_logger(__name__)
 
@@ -60,12 +60,12 @@ class TurnActor:
                 request = admission(command, self._shop, model, holder)
                 opened = await self._shop.journal.open_turn(request)
                 prepare = partial(opened_scene, command, self._shop, request, opened)
-                self._hold(opened.execution_id, holder, opened.message_sequence)
+                self._hold(opened.execution_id, holder, opened.message_sequence, opened.budget)
             case ResumeTurn(execution_id=execution_id):
                 restored = await self._shop.journal.restore(RestoreExecution(execution_id=execution_id, holder=holder))
                 upstream, model = self._shop.models.resolve(restored.model)
                 prepare = partial(restored_scene, self._shop, restored)
-                self._hold(execution_id, holder, restored.message_sequence)
+                self._hold(execution_id, holder, restored.message_sequence, restored.budget)
         await supervised(
             partial(self._hold_and_work, partial(self._work, prepare, upstream, model)),
             name=f"turn {self._command.turn_id}",
@@ -73,9 +73,9 @@ class TurnActor:
             expected=(LinkLost, StaleClaim),  # the worker is lost, or a Stop ended the turn
         )
 
-    def _hold(self, execution_id: str, holder: str, message_sequence: int) -> None:
+    def _hold(self, execution_id: str, holder: str, message_sequence: int, budget: Budget | None) -> None:
         self._steps = Steps(self._shop.journal, execution_id=execution_id, holder=holder)
-        self._steps.message_sequence = message_sequence
+        self._steps.message_sequence, self._steps.budget = message_sequence, budget
         if self._shop.work is not None:
             self._caller = Caller(self._shop.work, execution_id, holder)
 

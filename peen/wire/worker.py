@@ -208,6 +208,20 @@ class Usage(WorkerStruct, frozen=True, kw_only=True):
     cache_write: int | None = None
 
 
+class Budget(WorkerStruct, frozen=True, kw_only=True):
+    """What a session has used of its models, and where that ends. Costs are trillionths of a dollar.
+
+    A limit of 0 is none. `is_own` says of each limit that the session has it and not the whole deployment.
+    """
+
+    tokens: int
+    cost: int
+    max_tokens: int = 0
+    max_cost: int = 0
+    is_own_tokens: bool = False
+    is_own_cost: bool = False
+
+
 class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
     """The audit of one provider round.
 
@@ -302,7 +316,7 @@ class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     """`history` is the transcript before this turn, after `known_sequence` and up to `history_sequence`.
 
     If `has_more`, the rest is paged with `history.page`. `opening` follows the messages that the worker sent: notices
-    that were pending reach the model with the turn.
+    that were pending reach the model with the turn. Without `budget` nothing limits the session.
     """
 
     execution_id: str
@@ -312,6 +326,7 @@ class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     opening: list[MessageRecord] = []
     history: list[HistoryMessage]
     has_more: bool = False
+    budget: Budget | None = None
 
 
 class SavedStep(WorkerStruct, frozen=True, kw_only=True):
@@ -334,7 +349,8 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
 
     The transcript before the turn ends at `history_sequence`; the turn's own rows follow. `next_block` is the first
     free content block index. `steps` are those from the last answer of the model on, in the order of the workflow;
-    `seen` is what the calls before them have taught the read-before-change ledger.
+    `seen` is what the calls before them have taught the read-before-change ledger. Without `budget` nothing limits the
+    session.
     """
 
     turn: int
@@ -348,6 +364,7 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
     next_block: int
     seen: list[Raw] = []
     steps: list[SavedStep]
+    budget: Budget | None = None
 
 
 class HistoryPage(WorkerStruct, frozen=True, kw_only=True):
@@ -395,6 +412,8 @@ class Committed(WorkerStruct, frozen=True, kw_only=True):
     `continued` says that the end did not happen because of them; `stopped` that a Stop came first: the results of
     tools are saved, and nothing follows from them. `missing_blobs` says that nothing at all was written: the store has
     not got the blobs with these hashes, and the worker commits again with them.
+    `budget` is as of this commit; without one nothing limits the session. Once it is used up, claims of model steps are
+    left out of the commit: they have not begun.
     """
 
     message_sequence: int
@@ -402,6 +421,7 @@ class Committed(WorkerStruct, frozen=True, kw_only=True):
     continued: bool = False
     stopped: bool = False
     missing_blobs: list[bytes] = []
+    budget: Budget | None = None
 
 
 class SaveBlobs(WorkerStruct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -26,6 +27,7 @@ from peen.model.stream import (
 )
 from peen.model.strict import strict_request_check
 from peen.session.serve import WorkerCalls
+from peen.session.spending import Terms
 from peen.session.writes import TurnEnd
 from peen.store.database import Database
 from peen.store.direct import MemoryFile
@@ -47,6 +49,7 @@ from peen.wire.worker import (
     RestoredExecution,
     RestoreExecution,
     RunTurn,
+    UpstreamConfig,
     WireError,
     WorkerSettings,
     WorkerStruct,
@@ -233,9 +236,18 @@ class Engine:
     """One session with its worker's workshop; turns run one after the other."""
 
     def __init__(
-        self, db: Database, home: Home, upstream: PlayedUpstream, settings: WorkerSettings, *, seed: int
+        self,
+        db: Database,
+        home: Home,
+        upstream: PlayedUpstream,
+        settings: WorkerSettings,
+        *,
+        seed: int,
+        terms: Terms | None = None,
     ) -> None:
-        self.db, self.home, self.upstream = db, home, upstream
+        """`terms` are what the deployment takes and allows."""
+        self._terms = terms or Terms()
+        self.db, self.home, self.upstream = db, replace(home, terms=self._terms), upstream
         self.entropy = ClockEntropy(seed)
         self.ends: list[TurnEnd] = []
         self.journal = self._connect()
@@ -248,13 +260,17 @@ class Engine:
         """Accept a message and carry out its turn; the actor, when it is over. `frame` numbers it, else they count."""
         self._frame = self._frame + 1 if frame is None else frame
         turn_id = await accept_message(self.db, self.home, text, frame=self._frame)
+        return await self.carry_out(turn_id, text)
+
+    async def carry_out(self, turn_id: str, text: str) -> TurnActor:
+        """Run the turn of an accepted message."""
         actor = TurnActor(RunTurn(turn_id=turn_id, request_id=turn_id, message=text), await self._workshop())
         await actor.run()
         return actor
 
     async def replace_worker(self) -> None:
         """Go on with a worker of a new generation, once the last one has been recorded as ended."""
-        self.home = await make_home(self.db)
+        self.home = replace(await make_home(self.db), terms=self._terms)
         self.journal, self._shop = self._connect(), None
 
     def _connect(self) -> StoreJournal:
@@ -275,12 +291,18 @@ class Engine:
 
 @asynccontextmanager
 async def engine(
-    *attempts: Attempt, file: MemoryFile | None = None, faults: Faults | None = None, seed: int = 1, **settings: Any
+    *attempts: Attempt,
+    file: MemoryFile | None = None,
+    faults: Faults | None = None,
+    seed: int = 1,
+    terms: Terms | None = None,
+    upstreams: Sequence[UpstreamConfig] = (),
+    **settings: Any,
 ) -> AsyncIterator[Engine]:
     """An engine whose model makes these attempts; `settings` are fields of WorkerSettings.
 
     `seed` draws ids and chance: one that opens a file again needs another.
     """
-    chosen = WorkerSettings(upstreams=[], default_model=f"{PlayedUpstream.name}/{MODEL_ID}", **settings)
+    chosen = WorkerSettings(upstreams=list(upstreams), default_model=f"{PlayedUpstream.name}/{MODEL_ID}", **settings)
     async with open_store(file, faults=faults) as db:
-        yield Engine(db, await make_home(db), PlayedUpstream(*attempts), chosen, seed=seed)
+        yield Engine(db, await make_home(db), PlayedUpstream(*attempts), chosen, seed=seed, terms=terms)

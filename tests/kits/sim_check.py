@@ -55,6 +55,7 @@ def check(world: World) -> None:
     problems += _tools(world, reader)
     problems += _stops(world, reader)
     problems += _generations(reader)
+    problems += _spending(reader)
     for ghost in world.ghosts:
         problems += [f"4: a replaced worker's call was carried out: {call}" for call in ghost.granted]
     problems += [f"12: a strict provider refused a request: {refusal}" for refusal in world.ledger.refused]
@@ -277,6 +278,28 @@ def _generations(reader: Reader) -> Iterator[str]:
     )
     for first, second in overlaps:
         yield f"4: generation {second} began before generation {first} had ended"
+
+
+def _spending(reader: Reader) -> Iterator[str]:
+    """16: sessions and runs have counted what the records of their calls say."""
+    counted = "sum(prompt_tokens), sum(completion_tokens), sum(state = 'completed')"
+    for no, *kept in reader.rows("SELECT no, prompt_tokens, completion_tokens, unpriced_calls FROM session"):
+        calls = f"SELECT {counted} FROM model_call WHERE key >> 32 IN (SELECT no FROM model_run WHERE session_no = ?)"
+        (found,) = reader.rows(calls, (no,))
+        if (kept[0], kept[1]) != found[:2]:
+            yield f"16: session {no} has counted {kept[:2]} tokens, and its calls used {found[:2]}"
+        if kept[2] < (found[2] or 0):
+            yield f"16: session {no} has counted {kept[2]} calls without a price, and {found[2]} were answered"
+    for turn_no, *kept in reader.rows(
+        "SELECT r.turn_no, run_prompt_tokens, run_completion_tokens FROM model_run r JOIN model_call c "
+        "ON c.key = (SELECT max(key) FROM model_call WHERE key >> 32 = r.no)"
+    ):
+        (found,) = reader.rows(
+            f"SELECT {counted} FROM model_call WHERE key >> 32 IN (SELECT no FROM model_run WHERE turn_no = ?)",
+            (turn_no,),
+        )
+        if tuple(kept) != found[:2]:
+            yield f"16: turn {turn_no} has counted {kept} tokens, and its calls used {found[:2]}"
 
 
 # --- helpers

@@ -12,11 +12,11 @@ import trio
 from engine_kit import MODEL_ID, Attempt, Said, Work, says
 
 from peen.errors import ModelError
-from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
+from peen.model.stream import Finished, ModelInfo, ModelRequest, StreamEvent, UsageReported
 from peen.model.strict import strict_request_check
 from peen.session.resumption import NOTE
 from peen.tool.base import Tool, ToolContext, ToolError
-from peen.wire.worker import MessageRecord
+from peen.wire.worker import MessageRecord, Usage
 
 NAME: Final = "up"
 MODEL: Final = f"{NAME}/{MODEL_ID}"
@@ -117,12 +117,16 @@ class SimUpstream:
 
 
 async def _play(attempt: Attempt) -> AsyncGenerator[StreamEvent, None]:
+    """The attempt, which reports at once what it has read, and at its end what it has written."""
+    yield UsageReported(Usage(prompt=7))
     for piece in attempt:
         if isinstance(piece, float):
             await trio.sleep(piece)
         elif isinstance(piece, ModelError):
             raise piece
         else:
+            if isinstance(piece, Finished):
+                yield UsageReported(Usage(completion=3))
             yield piece
 
 

@@ -140,7 +140,7 @@ async def continue_input(api: Api, request: ApiRequest) -> ApiResponse:
         raise ValidationFailed("requestId: must be a version 4 UUID in lower case with dashes")
     session = api.session(request.session)
     await api.continue_input(session.uuid, body.request_id, body.stop_revision)
-    return json_response(session_resource(api.database.reader, api.session(request.session)), status=202)
+    return json_response(session_resource(api, api.session(request.session)), status=202)
 
 
 def _found(api: Api, session: SessionRow, request: ApiRequest) -> ExecutionDetails:
