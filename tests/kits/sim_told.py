@@ -134,7 +134,7 @@ def _inbox(reader: Reader) -> list[inbox.InboxRow]:
 
 
 def _held_back(reader: Reader, home: Home) -> set[bytes]:
-    """Requests of messages that a Stop left waiting: whatever came after it may overtake them."""
+    """Requests of messages that the end of a turn left waiting: whatever came after it may overtake them."""
     waiting: set[bytes | None] = set()
     held: set[bytes | None] = set()
     for row in feed.after(reader, home.no, 0, limit=PLENTY, max_bytes=PLENTY * 100):
@@ -142,7 +142,7 @@ def _held_back(reader: Reader, home: Home) -> set[bytes]:
             waiting.add(row.request_id)
         elif row.type == "userMessage.delivered":
             waiting.discard(row.request_id)
-        elif row.type == "turn.cancelled":
+        elif row.type in ("turn.cancelled", "turn.failed"):
             held |= waiting
     return {request for request in held if request is not None}
 
