@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
 
 import msgspec
 
+from peen.context.count import message_tokens
+from peen.context.units import Unit, plan_drop
+from peen.wire.summary import OMITTED_KIND, SUMMARY_KIND, StandsFor, omitted_text
 from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
 
 
@@ -19,8 +23,15 @@ class Conversation:
     """
 
     def __init__(self) -> None:
+        self._units: list[Unit] = []
         self._messages: list[MessageRecord] = []
         self._call_ids: set[str] = set()
+        self._counted: dict[int, tuple[MessageRecord, int]] = {}  # messages that are on their way
+        self._summary: Unit | None = None
+        self._note: Unit | None = None
+        self._dropped: list[tuple[int, StandsFor]] = []  # with the `through` of each
+        self.tokens = 0
+        """What all messages count together."""
 
     @property
     def call_ids(self) -> Collection[str]:
@@ -31,23 +42,32 @@ class Conversation:
     def messages(self) -> Sequence[MessageRecord]:
         return self._messages
 
+    @property
+    def units(self) -> Sequence[Unit]:
+        """What the messages are made of, without the summary and the note in front of them."""
+        return self._units
+
+    @property
+    def summary_tokens(self) -> int:
+        """What the summary in front counts; 0 if there is none."""
+        return 0 if self._summary is None else self._summary.tokens
+
+    def count(self, messages: Iterable[MessageRecord]) -> int:
+        """What messages count that are to be added next; adding them does not count them again."""
+        return sum(self._count(message) for message in messages)
+
     def add_history(self, history: Iterable[HistoryMessage]) -> None:
         """Append stored turns; a turn must be added whole."""
-        pending: list[MessageRecord] = []
-        turn = -1
-        for row in history:
-            if row.turn != turn:
-                self._add_turn(pending)
-                pending, turn = [], row.turn
-            pending.append(row.message)
-        self._add_turn(pending)
+        for _, turn in groupby(history, key=lambda row: row.turn):
+            rows = list(turn)
+            self._add_turn([row.message for row in rows], rows[-1].sequence)
 
-    def add(self, message: MessageRecord) -> None:
+    def add(self, message: MessageRecord, *, through: int = 0) -> None:
         """Append one message that is complete by itself (no calls, no result)."""
         if message.role == "system" or not _is_blank(message):
-            self._messages.append(message)
+            self._append((message,), through)
 
-    def add_exchange(self, reply: MessageRecord, results: Sequence[MessageRecord]) -> None:
+    def add_exchange(self, reply: MessageRecord, results: Sequence[MessageRecord], *, through: int = 0) -> None:
         """Append an assistant message with the results of its calls."""
         by_call = {result.tool_call_id: result for result in results}
         calls: list[ToolCallRecord] = []
@@ -58,10 +78,56 @@ class Conversation:
         if not calls and _is_blank(reply):
             return
         kept = calls if calls else None
-        self._messages.append(reply if reply.tool_calls == kept else msgspec.structs.replace(reply, tool_calls=kept))
-        self._messages.extend(by_call[call.id] for call in calls)
+        said = reply if reply.tool_calls == kept else msgspec.structs.replace(reply, tool_calls=kept)
+        self._append((said, *(by_call[call.id] for call in calls)), through)
 
-    def _add_turn(self, turn: Sequence[MessageRecord]) -> None:
+    def summarize(self, text: str, *, through: int) -> None:
+        """Put the summary `text` in the place of every stored turn up to the message with that sequence."""
+        message = MessageRecord(role="user", content=text, injected=True, injected_kind=SUMMARY_KIND)
+        self._summary = Unit((message,), message_tokens(message), through)
+        self._dropped = [dropped for dropped in self._dropped if not 0 < dropped[0] <= through]
+        self._keep([unit for unit in self._units if not 0 < unit.through <= through])
+
+    def drop(self, *, excess: int) -> int:
+        """Leave out the oldest units, until at least `excess` tokens are gone or nothing more may go.
+
+        A note says so in front of what is left. The number of messages that went.
+        """
+        gone = set(plan_drop(self._units, excess=excess))
+        if not gone:
+            return 0
+        went = [unit for at, unit in enumerate(self._units) if at in gone]
+        self._dropped += [(unit.through, unit.missing) for unit in went]
+        self._keep([unit for at, unit in enumerate(self._units) if at not in gone])
+        return sum(len(unit.messages) for unit in went)
+
+    def _append(self, messages: tuple[MessageRecord, ...], through: int) -> None:
+        tokens = self.count(messages)
+        self._counted.clear()
+        self._units.append(Unit(messages, tokens, through))
+        self._messages.extend(messages)
+        self.tokens += tokens
+
+    def _count(self, message: MessageRecord) -> int:
+        known = self._counted.get(id(message))
+        if known is None:
+            known = self._counted[id(message)] = message, message_tokens(message)
+        return known[1]
+
+    def _keep(self, units: list[Unit]) -> None:
+        """Let the conversation be the summary, the note about what was dropped, and these units."""
+        self._units, self._note = units, None
+        if self._dropped:
+            gone = [missing for _, missing in self._dropped]
+            text = omitted_text(StandsFor(sum(each.messages for each in gone), sum(each.requests for each in gone)))
+            note = MessageRecord(role="user", content=text, injected=True, injected_kind=OMITTED_KIND)
+            self._note = Unit((note,), message_tokens(note))
+        shown = [unit for unit in (self._summary, self._note) if unit is not None] + units
+        # A new list: whoever holds the old one has what was sent.
+        self._messages = [message for unit in shown for message in unit.messages]
+        self.tokens = sum(unit.tokens for unit in shown)
+
+    def _add_turn(self, turn: Sequence[MessageRecord], through: int) -> None:
         results = {message.tool_call_id: message for message in turn if message.role == "tool"}
         calls: dict[str, ToolCallRecord] = {}
         ended = False
@@ -81,13 +147,13 @@ class Conversation:
                         for call in message.tool_calls or []
                         if call.id in results and call.id not in late
                     ]
-                    self.add_exchange(message, own)
+                    self.add_exchange(message, own, through=through)
                 case "tool" if message.tool_call_id in late:
-                    self.add(_late_result(message, calls.get(message.tool_call_id or "")))
+                    self.add(_late_result(message, calls.get(message.tool_call_id or "")), through=through)
                 case "tool":
                     pass  # it stands behind its call already
                 case _:
-                    self.add(message)
+                    self.add(message, through=through)
 
 
 def _is_blank(message: MessageRecord) -> bool:

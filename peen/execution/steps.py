@@ -15,6 +15,7 @@ from peen.wire.worker import (
     Claim,
     CommitSteps,
     Committed,
+    CompactionRecord,
     Completion,
     Continuation,
     EmitEvents,
@@ -54,6 +55,8 @@ class Done(Generic[T]):
     """Parts of the saved values in `calls` that the store has not got yet, as far as is known."""
     recall: Callable[[Collection[bytes]], list[NewBlob]] | None = None
     """Finds the blobs of those values that the store has not got after all."""
+    compaction: CompactionRecord | None = None
+    """What a compaction came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Steps:
         self._claimed: dict[str, Step] = {}
         self._delivered: list[MessageRecord] = []
         self._continued = False
+        self._summary: str | None = None
         self.message_sequence = 0
         """Last message sequence of the session, as of the latest commit."""
 
@@ -95,6 +99,15 @@ class Steps:
         """Whether the latest end did not happen, because messages waited: the execution goes on."""
         continued, self._continued = self._continued, False
         return continued
+
+    def take_summary(self) -> str | None:
+        """The text of the summary that the latest commit has stored."""
+        summary, self._summary = self._summary, None
+        return summary
+
+    def has_begun(self, step: Step) -> bool:
+        """Whether this holder has claimed the step, and it has not ended."""
+        return step.id in self._claimed
 
     async def run(
         self,
@@ -135,6 +148,7 @@ class Steps:
             continuation=(
                 None if otherwise is None else Continuation(claims=_claims(otherwise), passed=_passed(otherwise))
             ),
+            compaction=done.compaction if done is not None else None,
         )
         committed = await self._save(request, done)
         if committed.stopped:
@@ -143,6 +157,7 @@ class Steps:
         self.message_sequence = max(self.message_sequence, committed.message_sequence)
         self._delivered += committed.delivered
         self._continued = committed.continued
+        self._summary = committed.summary
         begun = otherwise if committed.continued and otherwise is not None else following
         for step in begun.begin:
             self._claimed[step.id] = step

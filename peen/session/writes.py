@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw
 
-from peen.errors import StaleClaim
+from peen.errors import StaleClaim, ValidationFailed
 from peen.ids import SessionNo
+from peen.session import compaction
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
-from peen.store import audit, executions, feed, generations, inbox, messages, sessions, snapshots, turns
+from peen.store import audit, compactions, executions, feed, generations, inbox, messages, sessions, snapshots, turns
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
@@ -29,6 +30,7 @@ from peen.wire.worker import (
     Claim,
     CommitSteps,
     Committed,
+    CompactionRecord,
     Completion,
     EmitEvents,
     Emitted,
@@ -42,6 +44,7 @@ from peen.wire.worker import (
     RestoreExecution,
     SaveBlobs,
     SavedStep,
+    SummarySettings,
     Terminal,
 )
 
@@ -102,6 +105,10 @@ def open_turn(
     session = sessions.by_no(tx, writer.session_no)
     assert session is not None
     no, known = writer.session_no, request.known_sequence
+    head = compactions.head(tx, no)
+    is_new = head is not None and head.sequence != request.known_summary
+    if request.summary_prompt is not None:
+        snapshots.save(tx, no, "prompt", request.summary_prompt, at_ms=at_ms)
     prompt_no = snapshots.save(tx, no, "prompt", request.prompt, at_ms=at_ms)
     tools_no = snapshots.save(tx, no, "tools", bytes(request.tools).decode(), at_ms=at_ms)
     context_no = snapshots.save(
@@ -125,7 +132,11 @@ def open_turn(
         settings=bytes(request.request_settings), at_ms=at_ms,
     )  # fmt: skip
     history, has_more = messages.history(
-        tx, no, after=known, up_to=session.message_sequence, max_bytes=MAX_HISTORY_PAGE_BYTES
+        tx,
+        no,
+        after=max(known, 0 if head is None else head.to_sequence),
+        up_to=session.message_sequence,
+        max_bytes=MAX_HISTORY_PAGE_BYTES,
     )
     last = messages.append(tx, no, request.messages, turn_no=turn_no, at_ms=at_ms)
     if waiting.state == "deferred":
@@ -137,7 +148,8 @@ def open_turn(
     return OpenedTurn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
         message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
-        has_more=has_more,
+        has_more=has_more, summary=compaction.as_stored(head) if is_new else None,
+        calibration=audit.calibration(tx, no, request.model) if known == 0 else None,
     )  # fmt: skip
 
 
@@ -153,7 +165,11 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecut
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
     assert turn is not None
     assert prompt is not None, "every opened turn has a prompt"
-    seen, steps = _saved_steps(tx, writer, found.no)
+    rows = executions.steps(tx, found.no)
+    seen, steps = _saved_steps(tx, writer, rows)
+    before = messages.first_of_turn(tx, found.turn_no) - 1
+    summary, head = compactions.up_to(tx, writer.session_no, before), compactions.head(tx, writer.session_no)
+    has_failed = any(row.kind == "compact" and row.state == "failed" for row in rows)
     return RestoredExecution(
         turn=found.turn_no,
         model=turn.model,
@@ -161,20 +177,38 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecut
         prompt=prompt,
         round_limit=found.round_limit,
         tool_parallelism=found.tool_parallelism,
-        history_sequence=messages.first_of_turn(tx, found.turn_no) - 1,
+        history_sequence=before,
         message_sequence=sessions.message_sequence(tx, writer.session_no),
         next_block=feed.next_block(tx, found.turn_no),
         seen=seen,
         steps=steps,
+        summary=compaction.as_stored(summary),
+        summary_in_force=0 if head is None else head.sequence,
+        may_summarize=summary == head and not has_failed,
+        summarizer=_summarizer(tx, writer.session_no, settings.get("compaction", {})),
+        calibration=audit.calibration(tx, writer.session_no, turn.model),
     )
 
 
-def _saved_steps(tx: Tx, writer: Writer, execution_no: int) -> tuple[list[Raw], list[SavedStep]]:
+def _summarizer(tx: Tx, session_no: SessionNo, saved: dict[str, Any]) -> SummarySettings | None:
+    """How the execution summarizes, as it was started; None if it drops what is too much."""
+    if saved.get("mode") != "summarize":
+        return None
+    prompt = snapshots.read(tx, session_no, "prompt", bytes.fromhex(saved["promptHash"]))
+    assert prompt is not None, "it was saved with the turn"
+    return SummarySettings(
+        model=saved["model"],
+        prompt=prompt.content,
+        max_output_tokens=saved["maxOutputTokens"],
+        timeout_ms=saved["timeoutMs"],
+    )
+
+
+def _saved_steps(tx: Tx, writer: Writer, rows: Sequence[StepRow]) -> tuple[list[Raw], list[SavedStep]]:
     """What a worker needs to go on: what earlier calls have seen, and the steps from the last answer on.
 
     The results of earlier rounds stand in the transcript. All of them together may be more than a frame holds.
     """
-    rows = executions.steps(tx, execution_no)
     answered = [at for at, row in enumerate(rows) if row.kind == "model" and row.state == "completed"]
     first = answered[-1] if answered else 0
     seen = [
@@ -183,8 +217,13 @@ def _saved_steps(tx: Tx, writer: Writer, execution_no: int) -> tuple[list[Raw], 
         if row.kind in TOOL_KINDS and row.state == "completed"
     ]
     return [each for each in seen if each != NOTHING], [
-        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row)) for row in rows[first:]
+        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row), given=_given(tx, writer, row))
+        for row in rows[first:]
     ]
+
+
+def _given(tx: Tx, writer: Writer, row: StepRow) -> Raw:
+    return Raw(writer.blobs.take(tx, writer.session_no, row.given)) if row.kind == "compact" else NOTHING
 
 
 def _output(tx: Tx, writer: Writer, row: StepRow) -> Raw:
@@ -215,12 +254,20 @@ def emit(tx: Tx, writer: Writer, request: EmitEvents, *, at_ms: int) -> Emitted:
 
 
 def commit_steps(
-    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, next_turn_id: bytes, at_ms: int
+    tx: Tx,
+    writer: Writer,
+    request: CommitSteps,
+    *,
+    payload: bytes,
+    next_turn_id: bytes,
+    at_ms: int,
+    run_id: bytes = b"",
 ) -> tuple[Committed, TurnEnd | None]:
     """End steps, write what they produced, begin others; with a terminal, end the turn.
 
     `payload` is the request as it came: a completion that was saved before must be repeated with the same bytes,
-    and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes.
+    and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes, `run_id`
+    for the audit of a compaction.
     """
     execution = _held(tx, writer, request.execution_id, request.holder)
     stopped = execution.state != "running"
@@ -239,15 +286,16 @@ def commit_steps(
         for completion in request.completions
     ]
     if fresh and not all(fresh):
-        return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=stopped), None
+        return _committed_before(tx, writer, request, stopped=stopped), None
     sequence = messages.append_with_events(
         tx, writer.session_no, request.messages, _new(request.events), turn_no=execution.turn_no,
         generation_no=writer.generation_no, at_ms=at_ms,
     )  # fmt: skip
+    made = request.compaction
     writer.blobs.accept(
         tx,
         writer.session_no,
-        [bytes(call.request) for call in request.calls],
+        [bytes(call.request) for call in (*request.calls, *(made.calls if made is not None else ()))],
         [Blob(blob.digest, blob.data) for blob in request.blobs],
     )
     for call in request.calls:
@@ -256,7 +304,39 @@ def commit_steps(
         )
     if stopped:
         return Committed(message_sequence=sequence, stopped=True), None
-    return _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms)
+    summary = None if made is None else _record_compaction(tx, writer, execution, request, made, run_id, at_ms=at_ms)
+    committed, end = _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms)
+    return (committed if summary is None else msgspec.structs.replace(committed, summary=summary)), end
+
+
+def _committed_before(tx: Tx, writer: Writer, request: CommitSteps, *, stopped: bool) -> Committed:
+    """What a commit is told that was carried out before."""
+    summary = None
+    if request.compaction is not None and request.compaction.summary is not None:
+        stored = compactions.one(tx, writer.session_no, request.compaction.summary.supersedes + 1)
+        summary = None if stored is None else stored.summary
+    sequence = sessions.message_sequence(tx, writer.session_no)
+    return Committed(message_sequence=sequence, stopped=stopped, summary=summary)
+
+
+def _record_compaction(
+    tx: Tx,
+    writer: Writer,
+    execution: ExecutionRow,
+    request: CommitSteps,
+    made: CompactionRecord,
+    run_id: bytes,
+    *,
+    at_ms: int,
+) -> str | None:
+    """Raises: ValidationFailed, also where no compaction ends with this commit."""
+    steps = [done.step for done in request.completions if done.step.endswith(compaction.PHASE)]
+    if len(steps) != 1:
+        raise ValidationFailed("compaction: it does not belong to the completion of one")
+    return compaction.record(
+        tx, execution, _turn_of(tx, execution), made, step=steps[0], generation_no=writer.generation_no,
+        run_id=run_id, at_ms=at_ms,
+    )  # fmt: skip
 
 
 def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:

@@ -355,6 +355,13 @@ def paused_of(db: Reader | Tx, session_no: SessionNo, *, limit: int) -> list[Exe
     return [ExecutionDetails(*row) for row in db.rows(_PAUSED_OF, (session_no, limit))]
 
 
+def attempt_of(tx: Tx, execution_no: int, step: str) -> int:
+    """Which attempt at the step this is; the first is 1."""
+    row = tx.row("SELECT attempt FROM activity WHERE key = ?", (keys.join(execution_no, keys.step_position(step)),))
+    assert row is not None, f"step {step} has not begun"
+    return int(row[0])
+
+
 def live_call(tx: Tx, no: int, call_id: str, *, generation_no: int) -> str | None:
     """The step in which this generation carries out that tool call right now; None if it does not."""
     row = tx.row(_LIVE_CALL, (keys.join(no, 0), keys.join(no + 1, 0), call_id, generation_no))
