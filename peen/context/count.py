@@ -94,9 +94,17 @@ class Gauge:
             least, most = RATIOS
             self.ratio = min(most, max(least, prompt_tokens / counted))
 
-    def refused(self, counted: int) -> None:
-        """A request that counted so much was too long, whatever its provider has published: use three quarters."""
-        self.budget = max(1, min(self.budget, self.tokens(counted) * 3 // 4))
+    def room(self, fixed: int, part: float) -> int:
+        """The count of a prompt that fills this part of the budget, beside what is `fixed` in every prompt."""
+        whole = self.counted(self.budget)
+        return whole if whole <= fixed else fixed + int((whole - fixed) * part)
+
+    def refused(self, counted: int, *, fixed: int) -> None:
+        """A request that counted so much was too long, whatever its provider has published.
+
+        From here on a prompt may have three quarters of that, beside what is `fixed`.
+        """
+        self.budget = max(1, min(self.budget, self.tokens(fixed + (counted - fixed) * 3 // 4)))
         self.window = max(self.budget, min(self.window, self.tokens(counted) - 1))
 
     @property

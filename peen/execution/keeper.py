@@ -102,7 +102,7 @@ class ContextKeeper:
         total = self.counted + self.conversation.count(coming)
         if self._gauge.tokens(total) <= self._gauge.budget:
             return None
-        source = self._source(total, goal=self._gauge.counted(int(self._gauge.budget * GOAL)))
+        source = self._source(total, goal=self._gauge.room(self._fixed, GOAL))
         if source is None:
             return None
         given = CompactGiven(
@@ -153,7 +153,7 @@ class ContextKeeper:
 
     def refused(self) -> int:
         """The provider calls the request too long: from here on less is sent. The number of messages that went."""
-        self._gauge.refused(self.counted)
+        self._gauge.refused(self.counted, fixed=self._fixed)
         return self._drop()
 
     def reported(self, prompt_tokens: int | None) -> None:
@@ -161,7 +161,7 @@ class ContextKeeper:
         self._gauge.reported(self.counted, prompt_tokens)
 
     def _drop(self) -> int:
-        dropped = self.conversation.drop(excess=self.counted - self._gauge.counted(int(self._gauge.budget * ROOM)))
+        dropped = self.conversation.drop(excess=self.counted - self._gauge.room(self._fixed, ROOM))
         if dropped:
             log.info("old messages were left out of the context", messages=dropped, budget=self._gauge.budget)
         return dropped
