@@ -22,6 +22,7 @@ _DOMAINS = {
     "modelRun": b"r",
     "modelCall": b"c",
     "activity": b"a",
+    "compaction": b"s",
     "control": b"e",
 }
 

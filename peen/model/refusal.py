@@ -76,6 +76,11 @@ def stream_error(error: ErrorObject | str) -> ModelError:
     return ModelError(f"the provider broke off its answer: {words}", kind=kind, retryable=retryable, status=status)
 
 
+def is_too_long(words: str) -> bool:
+    """Whether a provider's words say that a request is longer than the model's context window."""
+    return _TOO_LONG.search(words) is not None
+
+
 def unexpected_page(content_type: str, body: bytes, *, place: str) -> ModelError:
     """Status 200, but neither a stream nor JSON: most likely the address of something else."""
     what = "a web page" if looks_like_html(body) else f"content of type {_cut(content_type) or 'unknown'}"

@@ -232,9 +232,10 @@ def run_by_id(db: Reader, session_no: SessionNo, run_id: bytes) -> RunRow | None
     return None if row is None else RunRow(*row)
 
 
-def last_response(db: Reader, run_no: int, *, up_to_round: int = keys.MAX_SEQUENCE // ATTEMPTS_PER_ROUND - 1) -> bytes:
-    """What the audit keeps of the latest answer of a run, as JSON; `null` if there is none."""
-    end = keys.join(run_no, (up_to_round + 1) * ATTEMPTS_PER_ROUND)
+def last_response(db: Reader, run_no: int, *, up_to_round: int | None = None) -> bytes:
+    """What the audit keeps of the latest answer of a run (up to that round), as JSON; `null` if there is none."""
+    until = (keys.MAX_SEQUENCE + 1) // ATTEMPTS_PER_ROUND if up_to_round is None else up_to_round + 1
+    end = keys.join(run_no, 0) + until * ATTEMPTS_PER_ROUND
     row = db.row(_LAST_RESPONSE, (keys.join(run_no, 0), end))
     return b"null" if row is None else bytes(row[0])
 

@@ -20,7 +20,6 @@ from peen.model.stream import Finished, ModelRequest, TextDelta, UsageReported
 from peen.session.acceptance import accept_queued
 from peen.store import compactions, executions
 from peen.store.compactions import CompactionRow
-from peen.store.direct import MemoryFile
 from peen.wire.summary import transcript_lines
 from peen.wire.worker import Usage
 
@@ -94,9 +93,11 @@ async def test_old_turns_are_summarized_when_the_conversation_passes_its_budget(
         assert asked.max_output_tokens == 100
         lines = transcript_lines(asked.messages[0].content)
         assert lines is not None
-        assert lines.startswith("user: first word") and "assistant: one word" in lines
+        assert lines.startswith("user: first word")
+        assert "assistant: one word" in lines
         shown = said(own.upstream.requests[4])
-        assert shown[0].startswith('<summary messages="4" requests="2">') and "They said one." in shown[0]
+        assert shown[0].startswith('<summary messages="4" requests="2">')
+        assert "They said one." in shown[0]
         assert shown[1:] == ["third", f"three {LONG}", "fourth"]
         assert links(own) == [1, 1, 1, 1, None, None, None, None]
         check_sequences(own.db.reader)
@@ -194,7 +195,8 @@ async def test_a_later_summary_begins_where_the_first_one_did_and_takes_over_fro
         assert links(own) == [*covered, *[None] * (len(links(own)) - len(covered))]
         told = transcript_lines(own.upstream.requests[-2].messages[0].content)
         assert told is not None
-        assert told.startswith("earlier summary: <summary") and "They said one." in told
+        assert told.startswith("earlier summary: <summary")
+        assert "They said one." in told
         messages = second.to_sequence
         assert said(own.upstream.requests[-1])[0].startswith(
             f'<summary messages="{messages}" requests="{messages // 2}">'
@@ -204,8 +206,14 @@ async def test_a_later_summary_begins_where_the_first_one_did_and_takes_over_fro
 
 async def test_messages_of_turns_that_did_not_finish_are_covered_too_and_keep_what_they_are() -> None:
     given = await settings_for(700)
-    broken = [TextDelta("half"), ModelError("gone", kind="invalid_request", retryable=False, status=400)]
-    script = [asks(("look", work(LONG))), broken, THREE_TURNS[1], says("They failed once."), *THREE_TURNS[2:]]
+    broken: Attempt = [TextDelta("half"), ModelError("gone", kind="invalid_request", retryable=False, status=400)]
+    script: list[Attempt] = [
+        asks(("look", work(LONG))),
+        broken,
+        THREE_TURNS[1],
+        says("They failed once."),
+        *THREE_TURNS[2:],
+    ]
     async with engine(*script, **given) as own:
         await own.run_turn(f"first {LONG}")
         before = own.db.reader.rows("SELECT role, content, incomplete FROM message ORDER BY key LIMIT 4")
@@ -219,7 +227,7 @@ async def test_messages_of_turns_that_did_not_finish_are_covered_too_and_keep_wh
 
 async def test_the_summary_names_the_directory_and_the_messages_that_wait(autojump_clock: MockClock) -> None:
     given = await settings_for(700)
-    slow = [TextDelta("They said"), 1.0, TextDelta(" one."), Finished("stop", MODEL_ID)]
+    slow: Attempt = [TextDelta("They said"), 1.0, TextDelta(" one."), Finished("stop", MODEL_ID)]
     async with engine(*THREE_TURNS, slow, says("four"), says("and more"), **given) as own:
         await talk(own, f"first {LONG}", f"second {LONG}", "third")
         async with trio.open_nursery() as nursery:
@@ -278,7 +286,7 @@ async def test_without_a_summary_history_stays_and_the_turn_goes_on(
 
 async def test_a_summary_that_failed_is_not_tried_again_in_the_same_turn_but_in_the_next() -> None:
     given = await settings_for(700)
-    broken = [ModelError("no", kind="invalid_request", retryable=False, status=400)]
+    broken: Attempt = [ModelError("no", kind="invalid_request", retryable=False, status=400)]
     script = [*THREE_TURNS, broken, asks(("look", work())), says("four"), says("They said one."), says("five")]
     async with engine(*script, **given) as own:
         with capture_logs():
@@ -289,7 +297,7 @@ async def test_a_summary_that_failed_is_not_tried_again_in_the_same_turn_but_in_
 
 async def test_what_the_window_does_not_hold_after_a_failed_summary_is_left_out() -> None:
     given = await settings_for(700)
-    broken = [ModelError("no", kind="invalid_request", retryable=False, status=400)]
+    broken: Attempt = [ModelError("no", kind="invalid_request", retryable=False, status=400)]
     async with engine(*THREE_TURNS, broken, says("four"), **given) as own:
         with capture_logs():
             await talk(own, f"first {LONG}", f"second {LONG}", "third", f"fourth {LONG * 3}")
@@ -368,13 +376,14 @@ async def test_a_long_turn_keeps_its_request_and_the_exchange_that_goes_on() -> 
 
 
 async def test_a_request_that_the_provider_calls_too_long_is_followed_by_a_shorter_one_twice() -> None:
-    script = [says(f"one {LONG}"), says(f"two {LONG}"), [TOO_LONG], [TOO_LONG], says("three")]
+    script: list[Attempt] = [says(f"one {LONG}"), says(f"two {LONG}"), [TOO_LONG], [TOO_LONG], says("three")]
     async with engine(*script) as own:
         with capture_logs():
             await talk(own, f"first {LONG}", f"second {LONG}", "third")
 
         lengths = [len(request.messages) for request in own.upstream.requests[2:]]
-        assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == 3
+        assert lengths == sorted(lengths, reverse=True)
+        assert len(set(lengths)) == 3
         assert said(own.upstream.requests[-1])[0].startswith("<omitted")
         assert said(own.upstream.requests[-1])[-1] == "third"
         retries = [data for name, data in frames(own.db, own.home) if name == "provider.retry"]
@@ -384,7 +393,7 @@ async def test_a_request_that_the_provider_calls_too_long_is_followed_by_a_short
 
 
 async def test_a_third_refusal_fails_the_turn_and_the_next_turn_asks_for_less_from_the_start() -> None:
-    script = [says(f"one {LONG}"), says(f"two {LONG}"), *[[TOO_LONG]] * 3, says("four")]
+    script: list[Attempt] = [says(f"one {LONG}"), says(f"two {LONG}"), *[[TOO_LONG]] * 3, says("four")]
     async with engine(*script) as own:
         with capture_logs():
             await talk(own, f"first {LONG}", f"second {LONG}")
@@ -407,7 +416,7 @@ async def test_a_request_of_which_nothing_can_be_left_out_fails_at_once() -> Non
 async def test_what_the_provider_counted_corrects_the_estimate_also_for_the_next_worker() -> None:
     given = await settings_for(700)
     fixed = given["max_context_tokens"] - 1000
-    twice = [TextDelta("one"), UsageReported(Usage(prompt=2 * fixed)), Finished("stop", MODEL_ID)]
+    twice: Attempt = [TextDelta("one"), UsageReported(Usage(prompt=2 * fixed)), Finished("stop", MODEL_ID)]
     async with engine(twice, says("two"), says("short"), says("three"), **given) as own:
         await talk(own, "first")
         await own.lose_worker()
@@ -496,7 +505,8 @@ async def test_a_turn_that_later_turns_were_summarized_with_goes_on_from_its_own
 
         shown = said(own.upstream.requests[-1])
         assert shown[:2] == ["first", "one"]
-        assert "paused" in shown and not any("third" in text or "All of it." in text for text in shown)
+        assert "paused" in shown
+        assert not any("third" in text or "All of it." in text for text in shown)
         assert links(own)[: len(covered)] == covered
 
 

@@ -19,6 +19,7 @@ from peen.feed.project import render
 from peen.store import executions, feed, inbox, messages, turns
 from peen.store.database import Reader
 from peen.testing.faults import SimulatedCrash
+from peen.wire.summary import OMITTED_KIND
 from peen.wire.websocket import payload_of, text_frame
 
 TERMINAL: Final = frozenset({"turn.completed", "turn.failed", "turn.cancelled"})
@@ -49,6 +50,7 @@ def check(world: World) -> None:
     problems += _tools(world, reader)
     problems += _stops(world, reader)
     problems += _generations(reader)
+    problems += _summaries(reader)
     for ghost in world.ghosts:
         problems += [f"4: a replaced worker's call was carried out: {call}" for call in ghost.granted]
     problems += [f"12: a strict provider refused a request: {refusal}" for refusal in world.ledger.refused]
@@ -118,7 +120,10 @@ def _messages(world: World, reader: Reader, home: Home) -> Iterator[str]:
             yield f"5: a request holds a message twice: {said}"
         if said != [text for text in spoken if text in said]:
             yield f"5: a request has its messages in another order: {said}, not {spoken}"
-    last = "\n".join(message.content for message in requests[-1].messages) if requests else ""
+    # What a note says was left out was heard before.
+    is_cut = bool(requests) and any(message.injected_kind == OMITTED_KIND for message in requests[-1].messages)
+    telling = requests if is_cut else requests[-1:]
+    last = "\n".join(message.content for asked in telling for message in asked.messages)
     for row in rows:
         if row.content not in last and row.content not in held:
             yield f"5: the model never heard of {row.content!r}"
@@ -235,6 +240,30 @@ def _generations(reader: Reader) -> Iterator[str]:
     )
     for first, second in overlaps:
         yield f"4: generation {second} began before generation {first} had ended"
+
+
+def _summaries(reader: Reader) -> Iterator[str]:
+    """13: a summary, its step and the links of what it covers are stored together, and each takes over from the last."""
+    made = reader.rows("SELECT count(*) FROM activity WHERE kind = 'compact' AND state = 'completed'")[0][0]
+    stored = reader.rows(
+        "SELECT key, supersedes, from_sequence, to_sequence, message_count FROM compaction ORDER BY key"
+    )
+    if made != len(stored):
+        yield f"13: {made} compactions were completed and {len(stored)} summaries are stored"
+    linked = dict(
+        reader.rows(
+            "SELECT key >> 32 << 32 | compaction_no, count(*) FROM message WHERE compaction_no IS NOT NULL GROUP BY 1"
+        )
+    )
+    if linked != {key: count for key, *_, count in stored}:
+        yield f"13: messages are linked as {linked}"
+    for key, supersedes, first, last, _ in stored:
+        free = reader.rows(
+            "SELECT count(*) FROM message WHERE key >= ? AND key <= ? AND compaction_no IS NULL",
+            (key >> 32 << 32 | first, key >> 32 << 32 | last),
+        )
+        if first != 1 or free != [(0,)] or (supersedes or key - 1) != key - 1:
+            yield f"13: summary {key & 0xFFFFFFFF} covers {first}..{last} with gaps, or follows {supersedes}"
 
 
 # --- helpers

@@ -12,6 +12,8 @@ import trio
 from engine_kit import MODEL_ID, Attempt, Said, Work, says
 
 from peen.errors import ModelError
+from peen.model.conversation import to_summarize
+from peen.model.demo import summary
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.strict import strict_request_check
 from peen.tool.base import Tool, ToolContext, ToolError
@@ -20,6 +22,8 @@ from peen.wire.worker import MessageRecord
 NAME: Final = "up"
 MODEL: Final = f"{NAME}/{MODEL_ID}"
 
+SUMMARY: Final = "summary"
+"""What a summarizer works on; its answer names every message of the user."""
 PROBE: Final = "probe"
 """How messages begin that only find out whether a session still works; every script answers them."""
 
@@ -80,9 +84,10 @@ class SimUpstream:
         except ModelError as refusal:
             self._ledger.refused.append(str(refusal))
             raise
-        text, number = self._place(request)
+        lines = to_summarize(request.messages)
+        text, number = (SUMMARY, 0) if lines is not None else self._place(request)
         self._ledger.asked.append(Asked(trio.current_time(), text, list(request.messages)))
-        attempt = self._attempt(text, number)
+        attempt = says(summary(lines).text) if lines is not None else self._attempt(text, number)
         self._ledger.open_streams += 1
         try:
             async with aclosing(_play(attempt)) as events:

@@ -8,7 +8,9 @@ import trio
 from engine_kit import asks, says, work
 from sim_play import Play, Scenario
 
+from peen.context.count import text_tokens
 from peen.errors import ModelError
+from peen.harness.prompt import base_prompt
 from peen.model.stream import TextDelta
 
 _OVERLOADED: Final = ModelError("overloaded", kind="server_error", retryable=True, status=503)
@@ -79,6 +81,21 @@ async def _two_sessions(play: Play) -> None:
     await play.wait_idle()
 
 
+_LONG: Final = "word " * 150
+_SUMMARIZE: Final = {
+    "compaction_mode": "summarize", "compaction_max_output_tokens": 100, "output_reserve_tokens": 300,
+    "max_context_tokens": text_tokens(base_prompt()) + 1100,
+}  # fmt: skip
+"""Settings of a model that takes about three long messages."""
+
+
+async def _compaction(play: Play) -> None:
+    """In the course of it the conversation gets too long twice."""
+    for text in ("early", "middle", "late", "latest"):
+        await play.send(text)
+        await play.wait_idle()
+
+
 SCENARIOS: Final = {
     each.name: each
     for each in (
@@ -125,6 +142,17 @@ SCENARIOS: Final = {
             "notice",
             {"noticed": [[asks(("look", work("look.1", takes_s=0.5)))], [says("done")]]},
             _notice,
+        ),
+        Scenario(
+            "compaction",
+            {
+                "early": [[says(f"one {_LONG}")]],
+                "middle": [[says(f"two {_LONG}")]],
+                "late": [[asks(("change", work("change.1", takes_s=0.1)), text=_LONG)], [says(f"three {_LONG}")]],
+                "latest": [[asks(("look", work("look.1")))], [says("done")]],
+            },
+            _compaction,
+            settings=_SUMMARIZE,
         ),
         Scenario("failed", {"failing": [[asks(("change", work("change.1")))], [[_REFUSED]]]}, _failed),
         Scenario(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from engine_kit import asks, says, work
+from sim_model import SUMMARY
 from sim_plan import Plan
 from sim_play import Body, Play, Scenario
 from sim_scenarios import SCENARIOS
@@ -23,6 +24,7 @@ ENDS = {
     "retry": ["completed"],
     "notice": ["completed"],
     "failed": ["failed"],
+    "compaction": ["completed"] * 4,
 }
 SLOW = {"work": [[asks(("change", work("change.1", takes_s=60)))], [says("done")]]}
 
@@ -61,6 +63,15 @@ def test_a_failed_attempt_is_told_and_never_becomes_part_of_the_answer() -> None
 
     assert len(frames(world, "provider.retry")) == 2
     assert frames(world, "turn.completed")[0]["text"] == "whole"
+
+
+def test_a_conversation_is_summarized_again_and_again_and_each_summary_takes_over() -> None:
+    world = SCENARIOS["compaction"].run()
+    summaries = world.reader().rows("SELECT key & 0xFFFFFFFF, supersedes & 0xFFFFFFFF FROM compaction ORDER BY key")
+
+    assert summaries == [(1, None), (2, 1), (3, 2)]
+    assert [asked.turn_text for asked in world.ledger.asked].count(SUMMARY) == 3
+    assert all(text in world.ledger.asked[-1].messages[0].content for text in ("early", "middle"))
 
 
 def story(body: Body) -> World:

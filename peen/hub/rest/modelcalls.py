@@ -27,6 +27,9 @@ from peen.wire.worker import HistoryMessage, MessageRecord
 UNPRICED: Final = "0"
 """Every amount of this release, which knows no prices."""
 
+SUMMARIZING: Final = "compaction"
+"""Stage of a run whose answers are kept by the audit itself."""
+
 _decode_tools: Final = msgspec.json.Decoder(list[ToolDefinition]).decode
 
 
@@ -75,9 +78,26 @@ class RunRequests:
         sent = [as_sent(message) for message in conversation.messages]
         return SentRequest(prompt or "", sent, _decode_tools(tools or "[]"))
 
-    def reply(self, sequence: int) -> ModelMessage | None:
-        """The answer to that request, if it was stored."""
+    def reply(self, call: CallRow) -> ModelMessage | None:
+        """The answer that this call got, if it was stored."""
+        sequence = call.request_sequence
+        if self._run.stage == SUMMARIZING:
+            said = summary_said(self._db, self._run, up_to_round=call.round)
+            return None if said is None else ModelMessage(role="assistant", content=said)
         return next((model_message(row.message) for row in self._replies if row.sequence > sequence), None)
+
+
+class _Said(msgspec.Struct):
+    text: str = ""
+
+
+_decode_said: Final = msgspec.json.Decoder(_Said | None).decode
+
+
+def summary_said(db: Reader, run: RunRow, *, up_to_round: int | None = None) -> str | None:
+    """What a summarizer has answered, in its own words; None if it has not."""
+    said = _decode_said(audit.last_response(db, run.no, up_to_round=up_to_round))
+    return None if said is None else said.text
 
 
 def model_calls(
@@ -122,7 +142,7 @@ def _model_call(session: SessionRow, run: RunRow, requests: RunRequests, attempt
         round=last.round,
         request_messages=[*system, *map(model_message, sent.messages)],
         request_tools=sent.tools,
-        response_message=requests.reply(last.request_sequence) if last.state == "completed" else None,
+        response_message=requests.reply(last) if last.state == "completed" else None,
         response_usage=usage,
         retry_attempts=retried,
         retry_attempt_count=len(retried),
