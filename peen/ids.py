@@ -36,6 +36,12 @@ def parse_uuid4(text: str) -> UUID | None:
     return value if value.version == 4 and str(value) == text else None
 
 
+def hashed_uuid4(*parts: bytes) -> UUID:
+    """A UUID in the form of version 4 that is made of `parts`: for what is recorded where no chance is at hand."""
+    digest = hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
+    return UUID(bytes=digest, version=4)
+
+
 def derived_id(domain: str, owner: bytes, number: int) -> str:
     """The public UUID of row `number` of one `owner` (16 bytes): the same every time, never stored.
 

@@ -15,15 +15,16 @@ LEAST_MEASURED: Final = 256
 """Tokens of the smallest request whose reported usage says anything about others."""
 RATIOS: Final = (0.5, 4.0)
 
-# Thousandths of a token for each character, by the first byte of its UTF-8. Taken from how today's tokenizers cut
-# English prose, source code, JSON, Cyrillic, Chinese and emoji; on the high side, since too long is the worse error.
+# Thousandths of a token for each character, by the first byte of its UTF-8. Held against OpenAI's o200k_base: source
+# code, prose, YAML, JSON, SQL, diffs and logs come out at 0.95 to 1.21 of the truth, listings and hexadecimal at 0.8 to
+# 0.9, Cyrillic at 1.5, Chinese at 1.2; random base64 at half. What a provider reports corrects the rest.
 _WEIGHTS: Final = {
-    b"a": 270,  # a letter
-    b"0": 450,  # a digit
-    b".": 600,  # any other sign
+    b"a": 260,  # a letter
+    b"0": 650,  # a digit
+    b".": 550,  # any other sign
     b"\n": 1000,  # a line end with the indent behind it
-    b"2": 550,  # a character of two bytes
-    b"3": 1000,  # of three
+    b"2": 400,  # a character of two bytes
+    b"3": 850,  # of three
     b"4": 2500,  # of four
 }
 _REST: Final = ord("-")  # spaces and the later bytes of a character: they cost nothing of their own
@@ -46,7 +47,7 @@ _CLASSES: Final = bytes(map(_class_of, range(256)))
 
 
 def text_tokens(text: str) -> int:
-    """Tokens of `text`, estimated without any tokenizer: mostly within a quarter of the truth. 0 only for no text."""
+    """Tokens of `text`, estimated without any tokenizer: mostly within a fifth of the truth. 0 only for no text."""
     if not text:
         return 0
     classes = text.encode("utf-8", "surrogatepass").translate(_CLASSES)

@@ -38,8 +38,14 @@ SELECT c.key & 0xFFFFFFFF, c.supersedes & 0xFFFFFFFF, c.from_sequence, c.to_sequ
        c.summary_tokens, c.model, p.sha256, c.summary, c.created_at_ms
   FROM compaction c JOIN snapshot p ON p.no = c.prompt_no
 """
+_ANY_TIME: Final = (1 << 63) - 1
 _HEAD: Final = _SELECT + " WHERE c.key > ? AND c.key < ? ORDER BY c.key DESC LIMIT 1"
-_UP_TO: Final = _SELECT + " WHERE c.key > ? AND c.key < ? AND c.to_sequence <= ? ORDER BY c.key DESC LIMIT 1"
+_UP_TO: Final = (
+    _SELECT
+    + """
+ WHERE c.key > ? AND c.key < ? AND c.to_sequence <= ? AND c.created_at_ms <= ? ORDER BY c.key DESC LIMIT 1
+"""
+)
 _PAGE: Final = _SELECT + " WHERE c.key > ? AND c.key < ? ORDER BY c.key DESC LIMIT ? OFFSET ?"
 _ONE: Final = _SELECT + " WHERE c.key = ?"
 _NUMBERS: Final = "SELECT key & 0xFFFFFFFF FROM compaction WHERE key > ? AND key < ? ORDER BY key DESC"
@@ -61,9 +67,11 @@ def head(db: Reader | Tx, session_no: SessionNo) -> CompactionRow | None:
     return _row(db.row(_HEAD, _span(session_no)))
 
 
-def up_to(db: Reader | Tx, session_no: SessionNo, sequence: int) -> CompactionRow | None:
-    """The latest summary that covers nothing after that message."""
-    return _row(db.row(_UP_TO, (*_span(session_no), sequence)))
+def up_to(
+    db: Reader | Tx, session_no: SessionNo, sequence: int, *, made_by_ms: int = _ANY_TIME
+) -> CompactionRow | None:
+    """The latest summary that covers nothing after that message, of those that were there at `made_by_ms`."""
+    return _row(db.row(_UP_TO, (*_span(session_no), sequence, made_by_ms)))
 
 
 def page(db: Reader, session_no: SessionNo, *, limit: int, offset: int) -> list[CompactionRow]:

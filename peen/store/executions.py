@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -103,8 +103,8 @@ _STEPS: Final = """
 SELECT key, kind, call_id, state, attempt, given, output FROM activity WHERE key >= ? AND key < ? ORDER BY key
 """
 _OPEN_MODEL_STEPS: Final = """
-SELECT key, generation_no, started_at_ms FROM activity
- WHERE key >= ? AND key < ? AND state = 'running' AND kind = 'model' ORDER BY key
+SELECT key, kind, generation_no, started_at_ms FROM activity
+ WHERE key >= ? AND key < ? AND state = 'running' AND kind IN ('compact', 'model') ORDER BY key
 """
 _CREATED: Final = "UPDATE execution SET context = ? WHERE no = ?"
 _DETAILS: Final = """
@@ -286,9 +286,10 @@ def steps(db: Reader | Tx, execution_no: int) -> list[StepRow]:
 
 
 class OpenModelStep(NamedTuple):
-    """A model step that has begun and not ended."""
+    """A step that asks a model, has begun and not ended. `kind` is `model` or `compact`."""
 
     step: str
+    kind: str
     generation_no: int
     started_at_ms: int
 
@@ -333,6 +334,13 @@ class ExecutionDetails(NamedTuple):
 def keep_context(tx: Tx, no: int, context: bytes) -> None:
     """Freeze the settings that the execution was started with."""
     tx.execute(_CREATED, (context, no))
+
+
+def saved_context(db: Reader | Tx, no: int) -> dict[str, Any]:
+    """The settings that the execution was started with."""
+    row = db.row("SELECT context FROM execution WHERE no = ?", (no,))
+    found: dict[str, Any] = {} if row is None or row[0] is None else msgspec.json.decode(row[0])
+    return found
 
 
 def details(db: Reader | Tx, execution_id: bytes) -> ExecutionDetails | None:

@@ -24,7 +24,7 @@ from peen.wire.summary import transcript_lines
 from peen.wire.worker import Usage
 
 LONG: Final = "word " * 150
-"""162 tokens, as Peen counts them."""
+"""157 tokens, as Peen counts them."""
 TOO_LONG: Final = ModelError("too long", kind="context_length_exceeded", retryable=False, status=400)
 OVERLOADED: Final = ModelError("try again", kind="server_error", retryable=True, status=503)
 

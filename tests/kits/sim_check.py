@@ -243,7 +243,7 @@ def _generations(reader: Reader) -> Iterator[str]:
 
 
 def _summaries(reader: Reader) -> Iterator[str]:
-    """13: a summary, its step and the links of what it covers are stored together, and each takes over from the last."""
+    """13: a summary, its step and the links of what it covers are stored together; each takes over from the last."""
     made = reader.rows("SELECT count(*) FROM activity WHERE kind = 'compact' AND state = 'completed'")[0][0]
     stored = reader.rows(
         "SELECT key, supersedes, from_sequence, to_sequence, message_count FROM compaction ORDER BY key"

@@ -13,7 +13,7 @@ from peen.context.projection import Conversation
 from peen.execution.requests import as_sent
 from peen.hub.rest.usage import failed_attempts, token_usage
 from peen.ids import SessionNo, derived_id
-from peen.store import audit, messages, snapshots
+from peen.store import audit, compactions, messages, snapshots
 from peen.store.audit import CallRow, RunRow
 from peen.store.blobs.decode import decode, earlier_values
 from peen.store.blobs.rows import Blobs
@@ -66,13 +66,24 @@ class RunRequests:
             depth = earlier_values(latest[0])
             chain = audit.requests(self._db, self._run.no, up_to_round=last.round, limit=depth + 1)
             return _decode_sent(decode(chain, self._fetch))
-        return self._rebuilt(last.request_sequence)
+        if self._run.stage == SUMMARIZING:
+            return SentRequest("", [])  # it was cut off, and nobody else knows what it was about to say
+        return self._rebuilt(last.request_sequence, last.started_at_ms)
 
-    def _rebuilt(self, sequence: int) -> SentRequest:
-        """What a worker makes of the transcript when `sequence` is the session's last message."""
+    def _rebuilt(self, sequence: int, at_ms: int) -> SentRequest:
+        """What a worker makes of the transcript when `sequence` is the session's last message, at that time.
+
+        Messages that it has left out, because they were too much, stand in it all the same.
+        """
         first = self._own[0].sequence if self._own else 1
-        history, _ = messages.history(self._db, self._session_no, after=0, up_to=sequence, max_bytes=sys.maxsize)
+        summary = compactions.up_to(self._db, self._session_no, first - 1, made_by_ms=at_ms)
+        history, _ = messages.history(
+            self._db, self._session_no, after=0 if summary is None else summary.to_sequence, up_to=sequence,
+            max_bytes=sys.maxsize,
+        )  # fmt: skip
         conversation = Conversation()
+        if summary is not None:
+            conversation.summarize(summary.summary, through=summary.to_sequence)
         conversation.add_history(row for row in history if row.turn == self._run.turn_no or row.sequence < first)
         prompt, tools = snapshots.of_turn(self._db, self._run.turn_no)
         sent = [as_sent(message) for message in conversation.messages]
