@@ -187,6 +187,7 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecut
         may_summarize=summary == head and not has_failed,
         summarizer=_summarizer(tx, writer.session_no, settings.get("compaction", {})),
         calibration=audit.calibration(tx, writer.session_no, turn.model),
+        window=settings.get("maxContextTokens"),
     )
 
 

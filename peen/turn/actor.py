@@ -56,10 +56,11 @@ class TurnActor:
         becomes the turn's recorded failure.
         """
         holder = self._shop.entropy.uuid4().hex
+        self._shop.windows.update(self._command.windows)
         match self._command:
             case RunTurn() as command:
                 upstream, model = self._shop.models.default(command.model or self._shop.settings.default_model)
-                summarizer = summarizer_of(self._shop)
+                summarizer = summarizer_of(self._shop, model)
                 request = admission(command, self._shop, model, holder, summarizer)
                 opened = await self._shop.journal.open_turn(request)
                 prepare = partial(opened_scene, command, self._shop, request, summarizer, opened)
@@ -67,6 +68,8 @@ class TurnActor:
             case ResumeTurn(execution_id=execution_id):
                 restored = await self._shop.journal.restore(RestoreExecution(execution_id=execution_id, holder=holder))
                 upstream, model = self._shop.models.resolve(restored.model)
+                if restored.window is not None:
+                    self._shop.windows.setdefault(restored.model, restored.window)
                 prepare = partial(restored_scene, self._shop, restored)
                 self._hold(execution_id, holder, restored.message_sequence)
         await supervised(

@@ -55,13 +55,17 @@ class Scene:
     calibration: Calibration | None = None
 
 
-def summarizer_of(shop: Workshop) -> SummarySettings | None:
-    """How a turn that begins now summarizes; None if it drops what is too much."""
+def summarizer_of(shop: Workshop, model: ModelInfo) -> SummarySettings | None:
+    """How a turn of `model` that begins now summarizes; None if it drops what is too much.
+
+    Where the model that is meant for summaries cannot be had, the turn's own one writes them.
+    """
     settings = shop.settings
     if settings.compaction_mode != "summarize":
         return None
+    wanted = settings.compaction_model or settings.default_model
     return SummarySettings(
-        model=settings.compaction_model or settings.default_model,
+        model=wanted if shop.models.is_known(wanted) else model.name,
         prompt=summary_prompt(shop.config_directory),
         max_output_tokens=settings.compaction_max_output_tokens,
         timeout_ms=settings.compaction_timeout_ms,

@@ -98,12 +98,15 @@ class Workshop:
     known_blobs: set[bytes] = field(default_factory=set)
     """Hashes of blobs that the store has for this session."""
     config_directory: Path | None = None
-    gauges: dict[str, Gauge] = field(default_factory=dict)
-    """How each model counts, by its name."""
+    windows: dict[str, int] = field(default_factory=dict)
+    """Context windows in tokens that the controller has found published, by model."""
+    gauges: dict[tuple[str, int], Gauge] = field(default_factory=dict)
+    """How each model counts, by its name and window."""
 
     def window(self, model: ModelInfo) -> int:
         """Tokens of the model's context window, as far as it is used."""
-        return enforced_window(model.context_window_tokens, self.settings.max_context_tokens)
+        published = model.context_window_tokens or self.windows.get(model.name)
+        return enforced_window(published, self.settings.max_context_tokens)
 
     def budget(self, model: ModelInfo) -> int:
         """Tokens that a prompt for the model may have."""
@@ -111,9 +114,10 @@ class Workshop:
 
     def gauge(self, model: ModelInfo, calibration: Calibration | None = None) -> Gauge:
         """How the model counts. `calibration` is from before this worker's time, and of use only at first."""
-        gauge = self.gauges.get(model.name)
+        key = model.name, self.window(model)
+        gauge = self.gauges.get(key)
         if gauge is None:
-            gauge = self.gauges[model.name] = Gauge(window=self.window(model), budget=self.budget(model))
+            gauge = self.gauges[key] = Gauge(window=self.window(model), budget=self.budget(model))
             if calibration is not None:
                 gauge.reported(calibration.estimated, calibration.reported)
         return gauge

@@ -395,7 +395,7 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
 
     `summary` is the latest one that covers nothing after the start of the turn, `summary_in_force` the number of the
     session's latest; `may_summarize` is false if that is another one, or if one has failed in this turn. Without
-    `summarizer` the execution drops what is too much.
+    `summarizer` the execution drops what is too much. `window` is the context window that it was started with.
     """
 
     turn: int
@@ -414,6 +414,7 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
     may_summarize: bool = True
     summarizer: SummarySettings | None = None
     calibration: Calibration | None = None
+    window: int | None = None
 
 
 class HistoryPage(WorkerStruct, frozen=True, kw_only=True):
@@ -559,7 +560,11 @@ class SystemPrompt(WorkerStruct, frozen=True, kw_only=True):
 
 
 class RunTurn(WorkerStruct, frozen=True, kw_only=True):
-    """Start a root turn. The reply comes when the turn and all its descendants have ended."""
+    """Start a root turn. The reply comes when the turn and all its descendants have ended.
+
+    `windows` are the context windows in tokens that providers publish for models which the turn may use, by name: a
+    worker asks no provider for them.
+    """
 
     turn_id: str
     request_id: str
@@ -567,13 +572,15 @@ class RunTurn(WorkerStruct, frozen=True, kw_only=True):
     model: str | None = None
     reasoning_effort: str | None = None
     system_prompt: SystemPrompt | None = None
+    windows: dict[str, int] = {}
 
 
 class ResumeTurn(WorkerStruct, frozen=True, kw_only=True):
-    """Go on with a turn whose execution was resumed."""
+    """Go on with a turn whose execution was resumed. `windows` as for one that starts."""
 
     turn_id: str
     execution_id: str
+    windows: dict[str, int] = {}
 
 
 class TurnEnded(WorkerStruct, frozen=True, kw_only=True):
