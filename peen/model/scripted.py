@@ -247,7 +247,10 @@ def _retry_after_ms(fault: Fault) -> int | None:
 
 
 def _request_tokens(request: ModelRequest) -> int:
-    return _tokens(len(request.system) + sum(len(message.content) for message in request.messages))
+    texts = len(request.system) + sum(len(message.content) for message in request.messages)
+    tools = sum(len(tool.name) + len(tool.description) + len(bytes(tool.parameters)) for tool in request.tools)
+    calls = [call for message in request.messages for call in message.tool_calls or ()]
+    return _tokens(texts + tools + sum(len(call.name) + len(bytes(call.arguments)) for call in calls))
 
 
 def _estimate(request: ModelRequest, answer: Round) -> Usage:

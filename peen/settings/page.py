@@ -59,9 +59,10 @@ asked again, for at most 3 s and not within 5 s of the last time. If they answer
 it is refused with `VALIDATION_FAILED` and the reason, and nothing is stored. A start is refused if a setting is wrong:
 if all upstreams answered and none has a model, or if the upstream of `PEEN_DEFAULT_MODEL` answered without that model.
 
-Windows are taken from the list where it publishes them (`context_window`, `context_length` or
-`max_model_len`). While turns run, a provider that fails, refuses for the moment or falls silent is asked again, up to
-eleven times in all; each wait is a `provider.retry` frame.
+Windows are taken from the list where it publishes them (`context_window`, `context_length` or `max_model_len`); a
+smaller `PEEN_MAX_CONTEXT_TOKENS` holds in their place. What happens when a conversation outgrows its window is told
+in [context.md](context.md). While turns run, a provider that fails, refuses for the moment or falls silent is asked
+again, up to eleven times in all; each wait is a `provider.retry` frame.
 
 ## Directories
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from crash_kit import Client, short_directory
+from crash_kit import Client, scripted_daemon, short_directory
 
 from peen.testing.daemon import Daemon
 from peen.testing.upstream.process import UpstreamProcess
 
+EXAMPLES = Path(__file__).parents[2] / "harness_examples"
 LONG = "word " * 3200
 SCRIPT = {
     "models": {
@@ -92,6 +93,20 @@ def test_a_model_whose_window_is_smaller_than_it_says_gets_less_until_it_answers
     assert set(retries) == {"context_length_exceeded"}
     assert sent[1]["content"].startswith("<omitted messages=")
     assert sent[-1]["content"] == "message 3"
+
+
+def test_the_example_of_a_small_window_is_summarized_and_the_script_goes_on() -> None:
+    text = (EXAMPLES / "scripts" / "small-window.yaml").read_text()
+    with short_directory() as home:
+        daemon = scripted_daemon(home, text, {"PEEN_COMPACTION_MODE": "summarize"})
+        with daemon, Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            answers = talk(client, session, "one", "two", "three", "four")
+            made = client.get("/session/compactions", session)["compactions"]
+
+    assert [answer.split()[-1] for answer in answers] == ["numbers.", "one.", "two.", "two."]
+    assert len(made) == 1
+    assert "The user had numbers printed, and saw them." in made[0]["summary"]
 
 
 def _last_request(client: Client, session: str) -> list[dict[str, Any]]:
