@@ -56,11 +56,15 @@ class Conversation:
         """What messages count that are to be added next; adding them does not count them again."""
         return sum(self._count(message) for message in messages)
 
-    def add_history(self, history: Iterable[HistoryMessage]) -> None:
-        """Append stored turns; a turn must be added whole."""
-        for _, turn in groupby(history, key=lambda row: row.turn):
+    def add_history(self, history: Iterable[HistoryMessage], counts: Iterable[int] = ()) -> None:
+        """Append stored turns; a turn must be added whole. `counts` are those of the messages, as far as known."""
+        stored = list(history)
+        for row, tokens in zip(stored, counts, strict=False):
+            self._counted[id(row.message)] = row.message, tokens
+        for _, turn in groupby(stored, key=lambda row: row.turn):
             rows = list(turn)
             self._add_turn([row.message for row in rows], rows[-1].sequence)
+        self._counted.clear()
 
     def add(self, message: MessageRecord, *, through: int = 0) -> None:
         """Append one message that is complete by itself (no calls, no result)."""
@@ -103,7 +107,8 @@ class Conversation:
 
     def _append(self, messages: tuple[MessageRecord, ...], through: int) -> None:
         tokens = self.count(messages)
-        self._counted.clear()
+        for message in messages:
+            self._counted.pop(id(message), None)
         self._units.append(Unit(messages, tokens, through))
         self._messages.extend(messages)
         self.tokens += tokens

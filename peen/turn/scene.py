@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -133,7 +134,7 @@ async def opened_scene(
     """A new turn behind the whole history of its session."""
     await shop.transcript.catch_up(opened, shop.journal)
     past = Past(shop.transcript.messages, shop.transcript.earlier)
-    conversation = _beginning(past)
+    conversation = _beginning(past, shop.transcript.counts)
     for message in [*request.messages, *opened.opening]:
         conversation.add(message)
     return Scene(
@@ -158,7 +159,7 @@ async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
         transcript.earlier,
         may_summarize=restored.may_summarize,
     )
-    conversation = _beginning(past)
+    conversation = _beginning(past, transcript.counts)
     own = [row for row in messages if row.turn == restored.turn]
     conversation.add_history(_finished_rounds(own, start))
     notes = [row.message for row in own if row.message.role == "system"]
@@ -178,11 +179,12 @@ async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
     )
 
 
-def _beginning(past: Past) -> Conversation:
+def _beginning(past: Past, counts: Sequence[int]) -> Conversation:
+    """A conversation that stands on the past; `counts` belong to its messages, and perhaps to later ones."""
     conversation = Conversation()
     if past.earlier is not None:
         conversation.summarize(past.earlier.text, through=past.earlier.to_sequence)
-    conversation.add_history(past.history)
+    conversation.add_history(past.history, counts)
     return conversation
 
 

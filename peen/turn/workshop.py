@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from peen.context.budget import enforced_window, prompt_budget
 from peen.context.compact import Earlier
-from peen.context.count import Gauge
+from peen.context.count import Gauge, message_tokens
 from peen.entropy import Entropy
 from peen.execution.decide import ToolOutput
 from peen.execution.journal import Journal
@@ -43,6 +43,13 @@ class Transcript:
 
     messages: list[HistoryMessage] = field(default_factory=list)
     earlier: Earlier | None = None
+    _counts: list[int] = field(default_factory=list)
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """What the messages count, each counted once."""
+        self._counts += [message_tokens(row.message) for row in self.messages[len(self._counts) :]]
+        return self._counts
 
     @property
     def known_summary(self) -> int:
@@ -75,7 +82,9 @@ class Transcript:
         """If the store has a newer summary in force, take it, and let go of what it covers."""
         if summary is not None:
             self.earlier = earlier_of(summary)
-            self.messages = [row for row in self.messages if row.sequence > summary.to_sequence]
+            kept = [row for row in self.messages if row.sequence > summary.to_sequence]
+            self._counts = self._counts[len(self.messages) - len(kept) :]
+            self.messages = kept
 
 
 @dataclass(frozen=True)
