@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -18,7 +19,7 @@ from peen.store.database import Tx
 from peen.store.executions import ExecutionRow
 from peen.store.turns import TurnRow
 from peen.wire.summary import StandsFor, summary_text
-from peen.wire.worker import CompactionRecord, NewSummary, StoredSummary
+from peen.wire.worker import CommitSteps, CompactionRecord, NewSummary, StoredSummary, SummarySettings
 
 LOG_TYPE: Final = "agent.compaction"
 """What the session log calls a summary; it refers to it by its number."""
@@ -33,6 +34,36 @@ def as_stored(row: CompactionRow | None) -> StoredSummary | None:
         return None
     return StoredSummary(
         sequence=row.sequence, from_sequence=row.from_sequence, to_sequence=row.to_sequence, text=row.summary
+    )
+
+
+def step_of(request: CommitSteps) -> str:
+    """The compaction that ends with this commit. Raises: ValidationFailed if none does."""
+    steps = [done.step for done in request.completions if done.step.endswith(PHASE)]
+    if len(steps) != 1:
+        raise ValidationFailed("compaction: it does not belong to the completion of one")
+    return steps[0]
+
+
+def recorded(tx: Tx, session_no: SessionNo, request: CommitSteps) -> str | None:
+    """The summary that this commit stored, when it was carried out before."""
+    if request.compaction is None or request.compaction.summary is None:
+        return None
+    stored = compactions.one(tx, session_no, request.compaction.summary.supersedes + 1)
+    return None if stored is None else stored.summary
+
+
+def settings_of(tx: Tx, session_no: SessionNo, saved: Mapping[str, Any]) -> SummarySettings | None:
+    """How the execution summarizes, as it was started; None if it drops what is too much."""
+    if saved.get("mode") != "summarize":
+        return None
+    prompt = snapshots.read(tx, session_no, "prompt", bytes.fromhex(saved["promptHash"]))
+    assert prompt is not None, "it was saved with the turn"
+    return SummarySettings(
+        model=saved["model"],
+        prompt=prompt.content,
+        max_output_tokens=saved["maxOutputTokens"],
+        timeout_ms=saved["timeoutMs"],
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw
 
-from peen.errors import StaleClaim, ValidationFailed
+from peen.errors import StaleClaim
 from peen.ids import SessionNo
 from peen.session import compaction
 from peen.session.ending import Ending, end_unfinished
@@ -30,7 +30,6 @@ from peen.wire.worker import (
     Claim,
     CommitSteps,
     Committed,
-    CompactionRecord,
     Completion,
     EmitEvents,
     Emitted,
@@ -44,7 +43,6 @@ from peen.wire.worker import (
     RestoreExecution,
     SaveBlobs,
     SavedStep,
-    SummarySettings,
     Terminal,
 )
 
@@ -185,23 +183,9 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecut
         summary=compaction.as_stored(summary),
         summary_in_force=0 if head is None else head.sequence,
         may_summarize=summary == head and not has_failed,
-        summarizer=_summarizer(tx, writer.session_no, settings.get("compaction", {})),
+        summarizer=compaction.settings_of(tx, writer.session_no, settings.get("compaction", {})),
         calibration=audit.calibration(tx, writer.session_no, turn.model),
         window=settings.get("maxContextTokens"),
-    )
-
-
-def _summarizer(tx: Tx, session_no: SessionNo, saved: dict[str, Any]) -> SummarySettings | None:
-    """How the execution summarizes, as it was started; None if it drops what is too much."""
-    if saved.get("mode") != "summarize":
-        return None
-    prompt = snapshots.read(tx, session_no, "prompt", bytes.fromhex(saved["promptHash"]))
-    assert prompt is not None, "it was saved with the turn"
-    return SummarySettings(
-        model=saved["model"],
-        prompt=prompt.content,
-        max_output_tokens=saved["maxOutputTokens"],
-        timeout_ms=saved["timeoutMs"],
     )
 
 
@@ -287,7 +271,10 @@ def commit_steps(
         for completion in request.completions
     ]
     if fresh and not all(fresh):
-        return _committed_before(tx, writer, request, stopped=stopped), None
+        return Committed(
+            message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=stopped,
+            summary=compaction.recorded(tx, writer.session_no, request),
+        ), None  # fmt: skip
     sequence = messages.append_with_events(
         tx, writer.session_no, request.messages, _new(request.events), turn_no=execution.turn_no,
         generation_no=writer.generation_no, at_ms=at_ms,
@@ -305,39 +292,14 @@ def commit_steps(
         )
     if stopped:
         return Committed(message_sequence=sequence, stopped=True), None
-    summary = None if made is None else _record_compaction(tx, writer, execution, request, made, run_id, at_ms=at_ms)
+    summary = None
+    if made is not None:
+        step, turn = compaction.step_of(request), _turn_of(tx, execution)
+        summary = compaction.record(
+            tx, execution, turn, made, step=step, generation_no=writer.generation_no, run_id=run_id, at_ms=at_ms
+        )
     committed, end = _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms)
     return (committed if summary is None else msgspec.structs.replace(committed, summary=summary)), end
-
-
-def _committed_before(tx: Tx, writer: Writer, request: CommitSteps, *, stopped: bool) -> Committed:
-    """What a commit is told that was carried out before."""
-    summary = None
-    if request.compaction is not None and request.compaction.summary is not None:
-        stored = compactions.one(tx, writer.session_no, request.compaction.summary.supersedes + 1)
-        summary = None if stored is None else stored.summary
-    sequence = sessions.message_sequence(tx, writer.session_no)
-    return Committed(message_sequence=sequence, stopped=stopped, summary=summary)
-
-
-def _record_compaction(
-    tx: Tx,
-    writer: Writer,
-    execution: ExecutionRow,
-    request: CommitSteps,
-    made: CompactionRecord,
-    run_id: bytes,
-    *,
-    at_ms: int,
-) -> str | None:
-    """Raises: ValidationFailed, also where no compaction ends with this commit."""
-    steps = [done.step for done in request.completions if done.step.endswith(compaction.PHASE)]
-    if len(steps) != 1:
-        raise ValidationFailed("compaction: it does not belong to the completion of one")
-    return compaction.record(
-        tx, execution, _turn_of(tx, execution), made, step=steps[0], generation_no=writer.generation_no,
-        run_id=run_id, at_ms=at_ms,
-    )  # fmt: skip
 
 
 def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:

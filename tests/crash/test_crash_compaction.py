@@ -59,6 +59,7 @@ def test_a_summary_outlives_the_controller_that_made_it() -> None:
     }  # fmt: skip
     with small_window(**settings) as (daemon, _):
         with daemon, Client(daemon) as client:
+            (daemon.config_dir / "COMPACTION.md").write_text("Sum up, please.")
             session = client.open(daemon.workspace_root)
             answers = talk(client, session, *[f"message {number}" for number in range(1, 6)])
             made = client.get("/session/compactions", session)["compactions"]
@@ -68,11 +69,14 @@ def test_a_summary_outlives_the_controller_that_made_it() -> None:
             assert client.get("/session/compactions", session)["compactions"][-len(made) :] == made
             messages = client.get("/messages", session)["items"]
             sent = _last_request(client, session)
+            asked = _last_request(client, session, stage="compaction")
 
     assert [answer.split()[1] for answer in answers] == ["1", "2", "3", "4", "5", "6"]  # the script saw them all
     assert len(made) >= 1
     assert all("They asked for words and got them." in summary["summary"] for summary in made)
     assert "Current directory: " in made[0]["summary"]
+    assert [message["role"] for message in asked] == ["system", "user"]
+    assert asked[0]["content"] == "Sum up, please."
     covered = [message["content"] for message in messages if "compactionId" in message]
     assert covered[:2] == ["message 1", f"answer 1 {LONG}"]
     assert sent[1]["content"].startswith("<summary messages=")
@@ -109,8 +113,8 @@ def test_the_example_of_a_small_window_is_summarized_and_the_script_goes_on() ->
     assert "The user had numbers printed, and saw them." in made[0]["summary"]
 
 
-def _last_request(client: Client, session: str) -> list[dict[str, Any]]:
-    run = client.get("/session/model-runs", session, stage="turn", limit=1)["modelRuns"][0]
+def _last_request(client: Client, session: str, *, stage: str = "turn") -> list[dict[str, Any]]:
+    run = client.get("/session/model-runs", session, stage=stage, limit=1)["modelRuns"][0]
     call = client.get(f"/session/model-runs/{run['id']}/calls", session)["calls"][-1]
     sent: list[dict[str, Any]] = call["requestMessages"]
     return sent

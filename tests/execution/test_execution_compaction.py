@@ -519,3 +519,26 @@ async def test_a_model_answers_between_two_compactions() -> None:
 
         assert "ss" not in kinds(own)
         assert kinds(own).count("s") < 4
+
+
+async def test_a_stop_ends_the_summarizers_request_and_nothing_is_stored(autojump_clock: MockClock) -> None:
+    given = await settings_for(700)
+    slow: Attempt = [TextDelta("They said"), 60.0, TextDelta(" one."), Finished("stop", MODEL_ID)]
+    async with engine(*THREE_TURNS, slow, **given) as own:
+        await talk(own, f"first {LONG}", f"second {LONG}", "third")
+        with trio.move_on_after(1.0) as scope:
+            await own.run_turn("fourth")
+
+        assert scope.cancelled_caught
+        assert own.upstream.open_streams == 0
+        assert steps_of(own, 4) == [("r0.prepare", "completed"), ("r0.compact", "running")]
+        assert compactions.head(own.db.reader, own.home.no) is None
+
+
+async def test_a_turn_whose_summarizer_cannot_be_had_is_summarized_by_its_own_model() -> None:
+    given = await settings_for(700, compaction_model="gone/away")
+    async with engine(*THREE_TURNS, says("They said one."), says("four"), **given) as own:
+        await talk(own, f"first {LONG}", f"second {LONG}", "third", "fourth")
+
+        assert kinds(own) == "mmmsm"
+        assert head(own).model == "up/m"
