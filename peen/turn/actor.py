@@ -162,7 +162,7 @@ class TurnActor:
             environment=shop.command_environment,
             locks=shop.locks,
             entropy=shop.entropy,
-            prompt_budget_tokens=shop.budget(model),
+            prompt_budget_tokens=shop.gauge(model).budget,
         )
 
     async def _record_failure(self, fault: Exception) -> None:
