@@ -96,9 +96,9 @@ def shortened(text: str, most: int) -> str:
 
 def stands_for(earlier: Earlier | None, rows: Sequence[HistoryMessage]) -> StandsFor:
     """What is not sent any more once these rows are covered, too."""
-    messages, requests = (0, 0) if earlier is None else earlier.missing
+    before = StandsFor(0, 0) if earlier is None else earlier.missing
     asked = sum(Unit((row.message,), 0).is_request for row in rows)
-    return StandsFor(messages + len(rows), requests + asked)
+    return StandsFor(before.messages + len(rows), before.requests + asked)
 
 
 def _is_completed(rows: Sequence[HistoryMessage]) -> bool:

@@ -8,8 +8,8 @@ from itertools import groupby
 import msgspec
 
 from peen.context.count import message_tokens
-from peen.context.units import Unit, plan_drop
-from peen.wire.summary import OMITTED_KIND, SUMMARY_KIND, StandsFor, omitted_text
+from peen.context.units import Unit, note, plan_drop, without
+from peen.wire.summary import SUMMARY_KIND
 from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
 
 
@@ -28,8 +28,6 @@ class Conversation:
         self._call_ids: set[str] = set()
         self._counted: dict[int, tuple[MessageRecord, int]] = {}  # messages that are on their way
         self._summary: Unit | None = None
-        self._note: Unit | None = None
-        self._dropped: list[tuple[int, StandsFor]] = []  # with the `through` of each
         self.tokens = 0
         """What all messages count together."""
 
@@ -44,7 +42,7 @@ class Conversation:
 
     @property
     def units(self) -> Sequence[Unit]:
-        """What the messages are made of, without the summary and the note in front of them."""
+        """What the messages are made of, without the summary in front of them."""
         return self._units
 
     @property
@@ -89,21 +87,26 @@ class Conversation:
         """Put the summary `text` in the place of every stored turn up to the message with that sequence."""
         message = MessageRecord(role="user", content=text, injected=True, injected_kind=SUMMARY_KIND)
         self._summary = Unit((message,), message_tokens(message), through)
-        self._dropped = [dropped for dropped in self._dropped if not 0 < dropped[0] <= through]
-        self._keep([unit for unit in self._units if not 0 < unit.through <= through])
+        left: list[Unit] = []
+        for unit in self._units:
+            gone = [missing for missing in unit.gone if not 0 < missing[0] <= through]
+            if unit.gone:
+                left += [note(gone)] if gone else []
+            elif not 0 < unit.through <= through:
+                left.append(unit)
+        self._keep(left)
 
     def drop(self, *, excess: int) -> int:
         """Leave out the oldest units, until at least `excess` tokens are gone or nothing more may go.
 
-        A note says so in front of what is left. The number of messages that went.
+        A note stands where something went. The number of messages that went.
         """
         gone = set(plan_drop(self._units, excess=excess))
         if not gone:
             return 0
-        went = [unit for at, unit in enumerate(self._units) if at in gone]
-        self._dropped += [(unit.through, unit.missing) for unit in went]
-        self._keep([unit for at, unit in enumerate(self._units) if at not in gone])
-        return sum(len(unit.messages) for unit in went)
+        went = sum(len(unit.messages) for at, unit in enumerate(self._units) if at in gone)
+        self._keep(without(self._units, gone.__contains__))
+        return went
 
     def _append(self, messages: tuple[MessageRecord, ...], through: int) -> None:
         tokens = self.count(messages)
@@ -120,14 +123,9 @@ class Conversation:
         return known[1]
 
     def _keep(self, units: list[Unit]) -> None:
-        """Let the conversation be the summary, the note about what was dropped, and these units."""
-        self._units, self._note = units, None
-        if self._dropped:
-            gone = [missing for _, missing in self._dropped]
-            text = omitted_text(StandsFor(sum(each.messages for each in gone), sum(each.requests for each in gone)))
-            note = MessageRecord(role="user", content=text, injected=True, injected_kind=OMITTED_KIND)
-            self._note = Unit((note,), message_tokens(note))
-        shown = [unit for unit in (self._summary, self._note) if unit is not None] + units
+        """Let the conversation be the summary and these units."""
+        self._units = units
+        shown = [*([] if self._summary is None else [self._summary]), *units]
         # A new list: whoever holds the old one has what was sent.
         self._messages = [message for unit in shown for message in unit.messages]
         self.tokens = sum(unit.tokens for unit in shown)

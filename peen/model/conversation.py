@@ -54,6 +54,7 @@ def position(messages: Sequence[MessageRecord]) -> Position:
         missing = stands_for(message.content) if message.role == "user" else None
         if missing is not None:
             begun += missing.requests
+            answers = missing.answers + (0 if missing.requests else answers)
             continue
         if message.role == "assistant":
             answers += 1

@@ -1,8 +1,8 @@
 """What stands in a model's input for history that is not there, in words that programs can read as well.
 
 A summary, and a note about what was left out, are messages of the user that begin with a tag; its attributes say how
-many messages they stand for, and how many of these had asked for something. A summarizer is sent the history in a tag
-of its own.
+many messages they stand for, and how many of these had asked for something or answered. A summarizer is sent the
+history in a tag of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SUMMARY_KIND: Final = "summary"
 OMITTED_KIND: Final = "omitted"
 """Values of `injectedKind`."""
 
-_TAG: Final = re.compile(r'<(?:summary|omitted) messages="(\d+)" requests="(\d+)">')
+_TAG: Final = re.compile(r'<(?:summary|omitted) messages="(\d+)" requests="(\d+)"(?: answers="(\d+)")?>')
 _TRANSCRIPT: Final = "<transcript>\n"
 _LEAD: Final = (
     "Summary of the earlier conversation. It stands in the place of its messages, which you do not see any more."
@@ -26,10 +26,17 @@ _LEFT_OUT: Final = (
 
 
 class StandsFor(NamedTuple):
-    """How many messages are not there, and how many of them began a turn or were queued into one."""
+    """How many messages are not there, how many of them began a turn or were queued into one, and how many answers of
+    the model behind the last of these."""
 
     messages: int
     requests: int
+    answers: int = 0
+
+    def then(self, later: StandsFor) -> StandsFor:
+        """Both, one behind the other."""
+        answers = later.answers if later.requests else self.answers + later.answers
+        return StandsFor(self.messages + later.messages, self.requests + later.requests, answers)
 
 
 def summary_text(text: str, standing: str, missing: StandsFor) -> str:
@@ -40,13 +47,13 @@ def summary_text(text: str, standing: str, missing: StandsFor) -> str:
 
 def omitted_text(missing: StandsFor) -> str:
     """The note in the place of messages that were dropped."""
-    return f"{_tag('omitted', missing)}{_LEFT_OUT}</omitted>"
+    return f'{_tag("omitted", missing)[:-1]} answers="{missing.answers}">{_LEFT_OUT}</omitted>'
 
 
 def stands_for(content: str) -> StandsFor | None:
     """What a summary or a note stands for; None for any other message."""
     match = _TAG.match(content)
-    return None if match is None else StandsFor(int(match[1]), int(match[2]))
+    return None if match is None else StandsFor(int(match[1]), int(match[2]), int(match[3] or 0))
 
 
 def transcript_text(lines: str) -> str:

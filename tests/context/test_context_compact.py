@@ -90,12 +90,31 @@ def test_a_note_says_how_much_was_left_out_altogether() -> None:
     conversation.add(user("three"))
 
     assert conversation.drop(excess=1) == 1
-    assert parsed(said(conversation)[0]) == StandsFor(1, 1)
+    assert parsed(said(conversation)[0]) == StandsFor(1, 1, 0)
     assert conversation.drop(excess=10**6) == 6
-    assert parsed(said(conversation)[0]) == StandsFor(7, 2)
+    assert parsed(said(conversation)[0]) == StandsFor(7, 2, 2)
     assert said(conversation)[1:] == ["three"]
     assert conversation.drop(excess=10**6) == 0
     assert conversation.tokens == sum(message_tokens(message) for message in conversation.messages)
+
+
+def test_a_note_stands_where_something_went_and_notes_that_meet_become_one() -> None:
+    conversation = talk([user("one"), reply(LONG)])
+    conversation.add(user("two"))
+    conversation.add_exchange(reply("", call("c")), [result("c", LONG)])
+    conversation.add_exchange(reply("", call("d")), [result("d")])
+    conversation.drop(excess=10**6)
+
+    assert [parsed(text) or text for text in said(conversation)] == [
+        StandsFor(2, 1, 1), "two", StandsFor(2, 0, 1), "", "seen",
+    ]  # fmt: skip
+    conversation.add(user("three"))
+    conversation.drop(excess=10**6)
+    assert [parsed(text) or text for text in said(conversation)] == [StandsFor(5, 2, 1), "", "seen", "three"]
+    conversation.summarize("summed up", through=2)
+    assert [parsed(text) or text for text in said(conversation)] == [
+        "summed up", StandsFor(3, 1, 1), "", "seen", "three",
+    ]  # fmt: skip
 
 
 def test_a_summary_takes_the_place_of_turns_and_of_what_was_left_out_of_them() -> None:
@@ -244,5 +263,5 @@ def test_a_summary_says_what_it_and_the_ones_before_it_stand_for() -> None:
 
     assert stands_for(None, history) == StandsFor(4, 2)
     assert parsed(summary_text("x", "", StandsFor(4, 2))) == StandsFor(4, 2)
-    assert parsed(omitted_text(StandsFor(3, 1))) == StandsFor(3, 1)
+    assert parsed(omitted_text(StandsFor(3, 1, 2))) == StandsFor(3, 1, 2)
     assert parsed("a message about <summary messages") is None

@@ -352,7 +352,7 @@ async def test_the_oldest_units_are_left_out_and_the_note_says_so() -> None:
         await talk(own, f"first {LONG}", f"second {LONG}", "third", "fourth")
 
         shown = said(own.upstream.requests[3])
-        assert shown[0].startswith('<omitted messages="2" requests="1">')
+        assert shown[0].startswith('<omitted messages="2" requests="1" answers="1">')
         assert shown[1:] == [f"second {LONG}", f"two {LONG}", "third", f"three {LONG}", "fourth"]
         assert set(links(own)) == {None}
         assert own.db.reader.rows("SELECT count(*) FROM activity WHERE kind = 'compact'") == [(0,)]
@@ -371,7 +371,7 @@ async def test_a_long_turn_keeps_its_request_and_the_exchange_that_goes_on() -> 
             )
         last = own.upstream.requests[-1].messages
         assert [message.role for message in last] == ["user", "user", *["assistant", "tool"] * ((len(last) - 2) // 2)]
-        assert (last[0].injected_kind, last[1].content) == ("omitted", "the task")
+        assert (last[0].content, last[1].injected_kind) == ("the task", "omitted")
         assert last[-1].content.startswith('{"said":"4 word')
 
 

@@ -313,6 +313,14 @@ async def test_a_script_goes_on_behind_a_summary_and_behind_what_was_left_out() 
     assert (await ask(source, summary, note, user("go on"))).text == "third"
 
 
+async def test_a_script_goes_on_behind_answers_that_were_left_out_in_the_middle_of_a_turn() -> None:
+    source = upstream("turns: [{rounds: [{text: a, repeat: 3}, {text: b}]}]")
+    gone = injected(omitted_text(StandsFor(4, 0, 2)), "omitted")
+
+    assert (await ask(source, user("go"), gone)).text == "a"
+    assert (await ask(source, user("go"), gone, spoken_text("a"))).text == "b"
+
+
 async def test_a_model_refuses_a_request_that_is_longer_than_it_takes() -> None:
     source = upstream(LONG_SCRIPT)
 

@@ -31,7 +31,7 @@ from peen.session import writes
 from peen.session.ending import end_unfinished, interrupted
 from peen.store import compactions, executions, turns
 from peen.store.database import Database, Tx
-from peen.wire.summary import stands_for
+from peen.wire.summary import StandsFor, stands_for
 from peen.wire.worker import (
     Claim,
     CommitSteps,
@@ -115,7 +115,7 @@ async def test_a_summary_is_stored_with_its_links_and_read_back_as_it_stands() -
         row = compactions.head(db.reader, own.home.no)
         assert row is not None
         assert committed.summary == row.summary
-        assert stands_for(row.summary) == (4, 2)
+        assert stands_for(row.summary) == StandsFor(4, 2)
         assert row.summary.endswith("Current directory: /srv/project-1\n</summary>")
         check_sequences(db.reader)
 
