@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import Protocol
+from typing import ClassVar, Protocol
 from uuid import UUID
 
 
@@ -26,6 +26,34 @@ class Entropy(Protocol):
 
     def chance(self) -> float:
         """A number in [0, 1)."""
+
+
+def monotonic_ms(entropy: Entropy) -> int:
+    """Its clock that never goes back, in whole milliseconds."""
+    return int(entropy.monotonic_s() * 1000)
+
+
+class AwakeClock:
+    """A clock that never goes back and leaves out the time in which this process stood still.
+
+    A process that was stopped for an hour, or a machine that slept, has heard nobody meanwhile, so that hour says
+    nothing about others. The clock must be looked at every `BEAT_S` at least; a longer gap counts as one beat.
+    """
+
+    BEAT_S: ClassVar[float] = 5.0
+
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
+        self._seen_s = entropy.monotonic_s()
+        self._now_s = 0.0
+
+    def now_ms(self) -> int:
+        """Milliseconds since this clock was made."""
+        seen_s = self._entropy.monotonic_s()
+        gap_s = seen_s - self._seen_s
+        self._seen_s = seen_s
+        self._now_s += gap_s if gap_s <= 2 * self.BEAT_S else self.BEAT_S
+        return int(self._now_s * 1000)
 
 
 class SystemEntropy:

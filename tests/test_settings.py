@@ -458,8 +458,18 @@ def test_a_script_is_found_beside_the_configuration_or_by_its_absolute_path(depl
         ([{"name": "", "type": "scripted"}], "name '' must be"),
         ([{"name": "a/b", "type": "scripted"}], "name 'a/b' must be"),
         ([{"name": "a", "type": "scripted"}, {"name": "a", "type": "scripted"}], "entry 2: name 'a' is used twice"),
-        ([{"name": "a", "type": "anthropic"}], "type 'anthropic' is not part of this release; known: openai, scripted"),
+        ([{"name": "a", "type": "zai"}], "type 'zai' is not part of this release; known: anthropic, openai, scripted,"),
+        (
+            [{"name": "a", "type": "scripted", "prices": {"m": {"input": "1e3", "output": "1"}}}],
+            "is not a valid list of upstreams: Expected `str` matching regex",
+        ),
+        ([{"name": "a", "type": "anthropic"}], "without a baseUrl the provider is Anthropic, which wants a key"),
         ([{"name": "a", "type": "openai"}], "apiKeyEnv is missing: without a baseUrl the provider is OpenAI"),
+        ([{"name": "a", "type": "zai-coding"}], "apiKeyEnv is missing: without a baseUrl the provider is Z.ai"),
+        ([{"name": "a", "type": "openai", "baseUrl": "http://x", "api": "chats"}], "'chat' nor 'responses'"),
+        ([{"name": "a", "type": "zai-coding", "baseUrl": "http://x", "api": "chat"}], "api belongs to upstreams"),
+        ([{"name": "a", "type": "scripted", "stream": False}], "stream belongs to upstreams of a provider, not of"),
+        ([{"name": "a", "type": "openai", "baseUrl": "http://x", "stream": "no"}], "Expected `bool`, got `str`"),
         ([{"name": "a", "type": "scripted", "script": "gone.yaml"}], "gone.yaml is not a file"),
         ([{"name": "a", "type": "scripted", "script": ""}], "script is not the path of a file"),
         ([{"name": "a", "type": "scripted", "script": "/tmp/" + "x" * 300}], "too long"),
@@ -486,33 +496,33 @@ def test_a_key_pasted_in_place_of_its_variables_name_is_not_repeated(deployment:
     assert "sk-secret" not in str(refusal)
 
 
-def test_a_key_without_an_adapter_leads_to_the_embedded_upstream_and_says_so(deployment: Deployment) -> None:
-    settings = deployment.load({"ANTHROPIC_API_KEY": "k"})
-
-    assert [upstream.name for upstream in settings.upstreams] == ["scripted"]
-    assert settings.upstream_choice.startswith("ANTHROPIC_API_KEY is set, but the upstream type `anthropic` is not")
-    assert EMBEDDED_MODEL in settings.upstream_choice
-
-
 @pytest.mark.parametrize("url", [None, "http://127.0.0.1:9/v1"])
-def test_a_key_of_openai_is_enough_for_its_upstream(deployment: Deployment, url: str | None) -> None:
-    environ = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": url or ""}
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_a_key_is_enough_for_its_upstream(deployment: Deployment, kind: str, url: str | None) -> None:
+    key = f"{kind.upper()}_API_KEY"
+    environ = {key: "k", f"{kind.upper()}_BASE_URL": url or ""}
 
     settings = deployment.load(environ)
-    both = deployment.load({**environ, "ANTHROPIC_API_KEY": "k"})
 
-    found = UpstreamConfig(name="openai", type="openai", base_url=url, api_key_env="OPENAI_API_KEY")
-    assert settings.upstreams == both.upstreams == (found,)
-    assert settings.upstream_choice == "OPENAI_API_KEY is set: using the upstream `openai` (openai)."
-    assert both.upstream_choice.startswith("ANTHROPIC_API_KEY is set, but")
-    assert both.upstream_choice.endswith(settings.upstream_choice)
-    assert settings.child_environment(environ)["OPENAI_API_KEY"] == "k"
+    assert settings.upstreams == (UpstreamConfig(name=kind, type=kind, base_url=url, api_key_env=key),)
+    assert settings.upstream_choice == f"{key} is set: using the upstream `{kind}` ({kind})."
+    assert settings.child_environment(environ)[key] == "k"
 
 
-def test_a_wrong_address_beside_the_key_of_openai_is_refused(deployment: Deployment) -> None:
-    refusal = deployment.refusal({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "ftp://secret@host"})
+def test_two_keys_give_two_upstreams(deployment: Deployment) -> None:
+    settings = deployment.load({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"})
 
-    assert refusal.problem == "OPENAI_BASE_URL is not an http or https URL"
+    assert [upstream.name for upstream in settings.upstreams] == ["anthropic", "openai"]
+    assert settings.upstream_choice == (
+        "ANTHROPIC_API_KEY and OPENAI_API_KEY are set: using the upstreams `anthropic` (anthropic), `openai` (openai)."
+    )
+
+
+@pytest.mark.parametrize("kind", ["OPENAI", "ANTHROPIC"])
+def test_a_wrong_address_beside_a_key_is_refused(deployment: Deployment, kind: str) -> None:
+    refusal = deployment.refusal({f"{kind}_API_KEY": "k", f"{kind}_BASE_URL": "ftp://secret@host"})
+
+    assert refusal.problem == f"{kind}_BASE_URL is not an http or https URL"
 
 
 def test_the_default_model_is_the_configured_one_or_the_one_that_was_found(deployment: Deployment) -> None:

@@ -42,8 +42,10 @@ from peen.wire.worker import (
     Emitted,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
     WireError,
@@ -75,6 +77,9 @@ class EmbeddedJournal:
 
     async def commit(self, request: CommitSteps) -> Committed:
         return await self._call("steps.commit", request, Committed)
+
+    async def renew(self, request: RenewLeases) -> LeasesRenewed:
+        return await self._call("leases.renew", request, LeasesRenewed)
 
     async def emit(self, request: EmitEvents) -> None:
         await self._call("events.emit", request, Emitted)

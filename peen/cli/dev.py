@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,10 +17,17 @@ from peen.errors import ConfigurationInvalid
 from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
 from peen.testing.upstream import Options, UpstreamServer
+from peen.testing.upstream.anthropic import AnthropicWire
 from peen.testing.upstream.openai import OpenAiWire
+from peen.testing.upstream.responses import ResponsesWire
+from peen.testing.upstream.wire import Wire
 
 BACKLOG: Final = 128
-_WIRES: Final = {"openai": OpenAiWire}
+_WIRES: Final[dict[str, tuple[Callable[[], Wire], ...]]] = {
+    "anthropic": (AnthropicWire,),
+    "openai": (OpenAiWire, ResponsesWire),
+}
+"""Dialects by the name of their family; the first one lists the models."""
 
 
 @click.group()
@@ -52,12 +60,13 @@ def upstream(
     """
     played = ScriptedUpstream("dev", None if script is None else load_script(script), with_demo=script is None)
     options = Options(strict=strict, api_key=api_key, byte_by_byte=byte_by_byte, crlf=crlf)
-    server = UpstreamServer(played, _WIRES[wire](), SystemEntropy(), options)
+    first, *also = (make() for make in _WIRES[wire])
+    server = UpstreamServer(played, first, SystemEntropy(), options, also=also)
     sys.setswitchinterval(0.0002)
-    trio.run(_serve, server, host, port)
+    trio.run(_serve, server, host, port, first.base_path)
 
 
-async def _serve(server: UpstreamServer, host: str, port: int) -> None:
+async def _serve(server: UpstreamServer, host: str, port: int, base_path: str) -> None:
     try:
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
     except OSError as exc:
@@ -68,7 +77,7 @@ async def _serve(server: UpstreamServer, host: str, port: int) -> None:
             nursery.start_soon(partial(trio.serve_listeners, server.serve, listeners))
             bound = listeners[0].socket.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
-            click.echo(f"listening on http://{shown}:{bound}/v1")
+            click.echo(f"listening on http://{shown}:{bound}{base_path}")
             sys.stdout.flush()
             async for _signal in signals:
                 nursery.cancel_scope.cancel()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 from peen.context.count import text_tokens
+from peen.context.turns import StoredTurn, stored_turns
 from peen.context.units import Unit
 from peen.wire.summary import StandsFor, transcript_text
 from peen.wire.worker import HistoryMessage, MessageRecord
@@ -52,22 +52,25 @@ def choose_source(history: Sequence[HistoryMessage], units: Iterable[Unit], *, t
     `total` is what would be sent with the new summary and nothing covered by it yet; both are counts. The newest
     completed turn and what follows it always stay; where none has completed, the newest turn does.
     """
-    turns = [list(rows) for _, rows in groupby(history, key=lambda row: row.turn)]
-    completed = [at for at, rows in enumerate(turns) if _is_completed(rows)]
+    turns = list(stored_turns(history))
+    completed = [at for at, turn in enumerate(turns) if _is_completed(turn)]
     ready = turns[: completed[-1] if completed else max(len(turns) - 1, 0)]
     sent: dict[int, list[int]] = defaultdict(list)
     for unit in units:
         sent[unit.through].append(unit.tokens)
-    taken: list[HistoryMessage] = []
-    left, covered = total, 0
-    for rows in ready:
-        if taken and left <= goal:
+    left, covered, whole = total, 0, Source([], 0, 0)
+    rows: list[HistoryMessage] = []
+    for turn, following in zip(ready, turns[1:], strict=False):
+        if whole.rows and left <= goal:
             break
-        own = sent[rows[-1].sequence]
+        own = sent[turn.through]
         left -= sum(own)
         covered += len(own)
-        taken += rows
-    return Source(taken, covered, total - left) if taken else None
+        rows += turn.rows
+        # A decision about paused work and what it goes on with are one: no summary ends between the two.
+        if rows[-1].turn != following.rows[0].turn:
+            whole = Source(list(rows), covered, total - left)
+    return whole if whole.rows else None
 
 
 def transcript(
@@ -101,9 +104,9 @@ def stands_for(earlier: Earlier | None, rows: Sequence[HistoryMessage]) -> Stand
     return StandsFor(before.messages + len(rows), before.requests + asked)
 
 
-def _is_completed(rows: Sequence[HistoryMessage]) -> bool:
+def _is_completed(turn: StoredTurn) -> bool:
     """Whether a stored turn ended with an answer: what ends otherwise has a system message behind it."""
-    last = rows[-1].message
+    last = turn.own[-1].message
     return last.role == "assistant" and not last.tool_calls
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord
+from peen.wire.worker import NOTHING, MessageRecord
 
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its texts."""
 TOOL_TOKENS: Final = 8
+BYTES_PER_TOKEN: Final = 4
+"""Of reasoning that a provider wants back."""
 LEAST_MEASURED: Final = 256
 """Tokens of the smallest request whose reported usage says anything about others."""
 RATIOS: Final = (0.5, 4.0)
@@ -55,10 +57,15 @@ def text_tokens(text: str) -> int:
 
 
 def message_tokens(message: MessageRecord) -> int:
-    """Tokens of a message as it is sent. Reasoning that is only shown is no part of that."""
+    """Tokens of a message as it is sent, with all reasoning that it keeps for its provider.
+
+    Reasoning that is only shown is no part of that. What is kept may be encrypted: its bytes are all that is known.
+    """
     tokens = MESSAGE_TOKENS + text_tokens(message.content) + text_tokens(message.tool_call_id or "")
     for call in message.tool_calls or ():
         tokens += text_tokens(call.id) + text_tokens(call.name) + text_tokens(bytes(call.arguments).decode())
+    if message.provider_reasoning != NOTHING:
+        tokens += len(bytes(message.provider_reasoning)) // BYTES_PER_TOKEN
     return tokens
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
 from peen.context.count import message_tokens
+from peen.context.turns import stored_turns
 from peen.context.units import Unit, note, plan_drop, without
 from peen.wire.summary import SUMMARY_KIND
 from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
@@ -22,7 +22,9 @@ class Conversation:
     call that has no name or an id used before: whatever was stored, no provider refuses what is built from it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: Callable[[MessageRecord], int] = message_tokens) -> None:
+        """`count` gives the tokens of a message as its model is sent it."""
+        self._count_one = count
         self._units: list[Unit] = []
         self._messages: list[MessageRecord] = []
         self._call_ids: set[str] = set()
@@ -30,6 +32,8 @@ class Conversation:
         self._summary: Unit | None = None
         self.tokens = 0
         """What all messages count together."""
+        self._asked: dict[tuple[int, str | None], ToolCallRecord] = {}
+        """Calls of stored turns, by turn and id: a late result may stand behind other turns."""
 
     @property
     def call_ids(self) -> Collection[str]:
@@ -55,13 +59,17 @@ class Conversation:
         return sum(self._count(message) for message in messages)
 
     def add_history(self, history: Iterable[HistoryMessage], counts: Iterable[int] = ()) -> None:
-        """Append stored turns; a turn must be added whole. `counts` are those of the messages, as far as known."""
+        """Append stored turns; a turn must be added whole, or from where it went on after a pause.
+
+        Somebody may decide about a call of paused work while another turn runs: that result comes behind the turn.
+        `counts` are those of the messages, as far as known.
+        """
         stored = list(history)
         for row, tokens in zip(stored, counts, strict=False):
             self._counted[id(row.message)] = row.message, tokens
-        for _, turn in groupby(stored, key=lambda row: row.turn):
-            rows = list(turn)
-            self._add_turn([row.message for row in rows], rows[-1].sequence)
+        for turn in stored_turns(stored):
+            self._add_turn(turn.own, turn.through)
+            self._add_turn(turn.decided, turn.through)
         self._counted.clear()
 
     def add(self, message: MessageRecord, *, through: int = 0) -> None:
@@ -119,7 +127,7 @@ class Conversation:
     def _count(self, message: MessageRecord) -> int:
         known = self._counted.get(id(message))
         if known is None:
-            known = self._counted[id(message)] = message, message_tokens(message)
+            known = self._counted[id(message)] = message, self._count_one(message)
         return known[1]
 
     def _keep(self, units: list[Unit]) -> None:
@@ -130,19 +138,23 @@ class Conversation:
         self._messages = [message for unit in shown for message in unit.messages]
         self.tokens = sum(unit.tokens for unit in shown)
 
-    def _add_turn(self, turn: Sequence[MessageRecord], through: int) -> None:
+    def _add_turn(self, rows: Sequence[HistoryMessage], through: int) -> None:
+        turn = [row.message for row in rows]
         results = {message.tool_call_id: message for message in turn if message.role == "tool"}
         calls: dict[str, ToolCallRecord] = {}
-        ended = False
+        before: set[str | None] = set()  # calls of a segment that has ended; the turn may have gone on since
         late: set[str | None] = set()
         for message in turn:
             if message.role == "system":
-                ended = True
-            elif message.role == "tool" and (ended or message.tool_call_id not in calls):
+                before.update(calls)
+            elif message.role == "tool" and (message.tool_call_id in before or message.tool_call_id not in calls):
                 late.add(message.tool_call_id)
             for call in message.tool_calls or []:
                 calls[call.id] = call
-        for message in turn:
+        for row in rows:
+            self._asked.update({(row.turn, call.id): call for call in row.message.tool_calls or []})
+        for row in rows:
+            message = row.message
             match message.role:
                 case "assistant":
                     own = [
@@ -152,7 +164,8 @@ class Conversation:
                     ]
                     self.add_exchange(message, own, through=through)
                 case "tool" if message.tool_call_id in late:
-                    self.add(_late_result(message, calls.get(message.tool_call_id or "")), through=through)
+                    asked = self._asked.get((row.turn, message.tool_call_id))
+                    self.add(_late_result(message, asked), through=through)
                 case "tool":
                     pass  # it stands behind its call already
                 case _:

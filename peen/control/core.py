@@ -17,15 +17,17 @@ import trio
 from peen.actors import supervised
 from peen.control.catalogue import Catalogue, ModelledSessions, NamingLink
 from peen.control.identity import state_id
-from peen.entropy import Entropy
+from peen.entropy import AwakeClock, Entropy
 from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
 from peen.ids import SessionNo
+from peen.model.price import Prices
 from peen.model.registry import Models
 from peen.model.route import preloads
 from peen.session.actor import Household, Link
 from peen.session.ending import interrupted
+from peen.session.history import RunHistory
 from peen.session.records import GenerationRecords
 from peen.session.recovery import recover, unended
 from peen.session.registry import Sessions
@@ -46,6 +48,7 @@ from peen.worker.link import CallHandler, WorkerLink
 log = structlog.get_logger(__name__)
 
 DATABASE_NAME: Final = "peen.db"
+WORKFLOWS_NAME: Final = "workflows.db"
 NO_MODEL: Final = "?"
 """What workers are told is the default model if none is known; it names none, so turns must."""
 STOPPED_BY_OPERATOR: Final = "the controller was stopped before the turn ended"
@@ -136,6 +139,8 @@ async def control_core(
         catalogue = Catalogue(models, settings.default_model, summarizer=summarizer)
         running = await stack.enter_async_context(_cancelled_at_exit())
         core = await _assemble(settings, database, space, catalogue, entropy, running, unrecorded)
+        if admitted := await core.sessions.begin_admitted():
+            log.info("admitted work goes on", sessions=admitted)
         if settings.crash_recovery == "resume":
             resumed = await core.sessions.resume_after_crash()
             log.info("interrupted work goes on", executions=resumed)
@@ -163,11 +168,13 @@ async def _assemble(
     fanout = Fanout()
     pump = FeedPump(database.reader, fanout)
     pump.attach(database)
+    clock_ms = AwakeClock(entropy).now_ms
+    history = RunHistory(settings.state_dir / WORKFLOWS_NAME, database, entropy)
     blobs = await Blobs.open(database)
-    records = GenerationRecords(database, blobs, entropy)
+    records = GenerationRecords(database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
-        return records.calls(generation_id, registry.turn_ended, registry.resume_later).handle
+        return records.calls(generation_id, registry.turn_ended).handle
 
     supervisor = Supervisor(
         space,
@@ -191,6 +198,8 @@ async def _assemble(
         queue_capacity=settings.max_queued_user_messages,
         turn_limit=trio.CapacityLimiter(settings.max_concurrent_turns),
         worker_idle_s=settings.worker_idle_timeout_ms / 1000,
+        clock_ms=clock_ms,
+        on_end=history.note_turn,
     )
     registry = ModelledSessions(household, catalogue)
     for start in (pump.run, supervisor.run, registry.run):
@@ -209,9 +218,12 @@ async def _assemble(
         stop=registry.stop,
         resume=registry.resume,
         continue_input=registry.continue_input,
-        release=partial(_release, registry, supervisor),
+        release=partial(_release, registry, supervisor, history),
         entropy=entropy,
+        runs=history.of,
+        prices=Prices(settings.upstreams),
     )
+    nursery.start_soon(partial(supervised, history.run, name="history of runs"))
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
     return Core(database, fanout, pump, registry, supervisor, api, unrecorded)
 
@@ -244,8 +256,9 @@ def _name_unrecorded(database: Database, found: list[str]) -> None:
         log.error("the ends of turns are not stored; the next start records them", turns=found)
 
 
-async def _release(registry: Sessions, supervisor: Supervisor, session: SessionRow) -> None:
+async def _release(registry: Sessions, supervisor: Supervisor, history: RunHistory, session: SessionRow) -> None:
     """Nothing lives for this session any more when this returns."""
+    history.forget(session.no)
     await registry.forget(session.no)
     await supervisor.stop(session.uuid, "the session is deleted")
 

@@ -19,6 +19,7 @@ from peen.execution.keeper import ContextKeeper
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
+from peen.model.reasoning import kept_reasoning
 from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
@@ -61,6 +62,7 @@ class Asker:
         self._setup, self._keeper, self._blocks = setup, keeper, blocks
         self._conversation = keeper.conversation
         self._steps, self._sent, self._entropy = steps, sent, entropy
+        self._fold = Fold("")  # of the latest attempt
 
     async def answer(self, turn_round: int) -> Done[ModelOutput]:
         """The outcome of round `turn_round`: a whole answer or, after the last attempt, why there is none.
@@ -97,7 +99,7 @@ class Asker:
         # What was not shown yet commits with the answer, behind every piece that was.
         done.events = [*self._blocks.take(), *done.events]
         value, done.blobs = self._sent.save(request)
-        done.recall = self._sent.blobs
+        done.recall, done.forget = self._sent.blobs, self._sent.forget_last
         # The attempts since then sent the same.
         done.calls[first] = msgspec.structs.replace(done.calls[first], request=Raw(value))
         return done
@@ -108,6 +110,7 @@ class Asker:
             system=self._setup.prompt,
             messages=self._conversation.messages,
             tools=self._setup.tools,
+            max_output_tokens=self._setup.settings.output_reserve_tokens,
             reasoning_effort=self._setup.reasoning_effort,
         )
 
@@ -122,7 +125,7 @@ class Asker:
         return dropped > 0
 
     async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:
-        fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
+        fold = self._fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
         idle_s = self._setup.settings.provider_idle_timeout_ms / 1000
         with trio.move_on_after(idle_s) as silence:
             async with self._setup.upstream.stream(request) as items:
@@ -166,6 +169,9 @@ class Asker:
             finish_reason=answer.finish_reason,
             response_model=answer.response_model,
             usage=answer.usage,
+            provider_reasoning=kept_reasoning(
+                answer.reasoning, upstream=self._setup.upstream.name, model=self._setup.model.model_id
+            ),
         )
         return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
 
@@ -184,7 +190,7 @@ class Asker:
             request_sequence=self._steps.message_sequence,
             response=Raw(_encode(response)),
             usage=answer.usage,
-            finish_reason=answer.finish_reason,
+            finish_reason=answer.finish_reason or None,
             response_model=answer.response_model,
             started_at_ms=began_ms,
             completed_at_ms=self._entropy.now_ms(),
@@ -195,6 +201,7 @@ class Asker:
             round=turn_round,
             state="failed",
             request_sequence=self._steps.message_sequence,
+            usage=self._fold.usage,  # it is paid for all the same
             failure_kind=error.kind,
             failure_detail=str(error),
             started_at_ms=began_ms,
@@ -210,4 +217,5 @@ def reply_message(output: ModelOutput, model: str) -> MessageRecord:
         model=model,
         thinking=output.thinking or None,
         tool_calls=output.calls or None,
+        provider_reasoning=output.provider_reasoning,
     )

@@ -6,13 +6,16 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from peen.wire.worker import Terminal, ToolCallRecord, Usage
+from peen.wire.worker import NOTHING, Terminal, ToolCallRecord, Usage
 
 AGENT_RUN = "agentRun"
 
 
 class ModelOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Saved output of a model step: the answer, or why there is none."""
+    """Saved output of a model step: the answer, or why there is none.
+
+    `provider_reasoning` is as a `MessageRecord` has it.
+    """
 
     text: str = ""
     thinking: str = ""
@@ -20,6 +23,7 @@ class ModelOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     finish_reason: str = ""
     response_model: str = ""
     usage: Usage = Usage()
+    provider_reasoning: Raw = NOTHING
     error_kind: str = ""
     error: str = ""
 

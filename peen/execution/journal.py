@@ -10,8 +10,10 @@ from peen.wire.worker import (
     EmitEvents,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
 )
@@ -35,6 +37,9 @@ class Journal(Protocol):
 
     async def commit(self, request: CommitSteps) -> Committed:
         """End steps, write what they produced, begin others, in one transaction."""
+
+    async def renew(self, request: RenewLeases) -> LeasesRenewed:
+        """Keep the leases of an execution and of the steps that it runs."""
 
     async def emit(self, request: EmitEvents) -> None:
         """Hand over streamed pieces; returns once they are on their way, in order before any later call."""

@@ -77,6 +77,7 @@ class AgentLoop:
             await self._steps.commit(self._next_round(first))
         if note is not None:
             self._conversation.add(note)
+        self._add_delivered()  # what had waited and came with the round that was begun here
         for turn_round in itertools.count(first):
             await self._make_room(turn_round)
             output = await self._steps.run(

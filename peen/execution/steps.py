@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
+import trio
 from msgspec import Raw
 
-from peen.errors import StaleClaim, StorageFailed
+from peen.errors import StaleClaim, StorageError, StorageFailed
 from peen.execution.journal import Journal
 from peen.wire.worker import (
     Claim,
@@ -23,10 +24,15 @@ from peen.wire.worker import (
     MessageRecord,
     ModelCallRecord,
     NewBlob,
+    RenewLeases,
     Terminal,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+RENEW_S: Final = 25.0
+"""Seconds between two renewals; a lease runs for 60."""
+RETRY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class Done(Generic[T]):
     """Parts of the saved values in `calls` that the store has not got yet, as far as is known."""
     recall: Callable[[Collection[bytes]], list[NewBlob]] | None = None
     """Finds the blobs of those values that the store has not got after all."""
+    forget: Callable[[], None] | None = None
+    """Called if none of this could be stored, as far as is known."""
     compaction: CompactionRecord | None = None
     """What a compaction came to."""
 
@@ -163,20 +171,47 @@ class Steps:
             self._claimed[step.id] = step
 
     async def _save(self, request: CommitSteps, done: Done[T] | None) -> Committed:
-        """Commit; once more with the blobs that were thought to be stored and are not (of a commit that failed)."""
-        if done is not None and done.blobs:
-            request = msgspec.structs.replace(request, blobs=done.blobs)
+        """Commit; again with blobs that were thought to be stored and are not."""
+        if done is None:
+            return await self._journal.commit(request)
+        try:
+            return await self._save_whole(msgspec.structs.replace(request, blobs=done.blobs), done)
+        except BaseException:
+            if done.forget is not None:
+                done.forget()  # else later turns would rely on what only this commit brought
+            raise
+
+    async def _save_whole(self, request: CommitSteps, done: Done[T]) -> Committed:
         committed = await self._journal.commit(request)
-        if committed.missing_blobs and done is not None and done.recall is not None:
-            again = [*request.blobs, *done.recall(committed.missing_blobs)]
-            committed = await self._journal.commit(msgspec.structs.replace(request, blobs=again))
-        if committed.missing_blobs:
-            raise StorageFailed("peen.db", f"{len(committed.missing_blobs)} parts of a saved value cannot be found")
+        # What a missing part names is looked for only once that part is there: each time is one level further down.
+        while committed.missing_blobs:
+            found = [] if done.recall is None else done.recall(committed.missing_blobs)
+            if not found:
+                problem = f"{len(committed.missing_blobs)} parts of a saved value cannot be found"
+                raise StorageFailed("peen.db", problem)
+            request = msgspec.structs.replace(request, blobs=[*request.blobs, *found])
+            committed = await self._journal.commit(request)
         return committed
 
     async def emit(self, events: list[EventRecord]) -> None:
         """Hand over streamed pieces of a running step."""
         await self._journal.emit(EmitEvents(execution_id=self._execution_id, holder=self._holder, events=events))
+
+    async def keep_leases(self) -> None:
+        """Renew the leases of this execution until cancelled: work that takes long is not taken from it.
+
+        A disk that is full or failing at a renewal is asked again soon; the lease outlasts some of that.
+        Raises: StaleClaim when it came too late or this holder was replaced; LinkLost.
+        """
+        request = RenewLeases(execution_id=self._execution_id, holder=self._holder)
+        pause_s = RENEW_S
+        while True:
+            await trio.sleep(pause_s)
+            try:
+                await self._journal.renew(request)
+                pause_s = RENEW_S
+            except StorageError:
+                pause_s = RETRY_S
 
 
 def _claims(following: Next) -> list[Claim]:

@@ -61,12 +61,18 @@ class _Asking:
     blobs: list[NewBlob] = field(default_factory=list)
     began_ms: int | None = None
     """When the call began that is under way."""
+    usage: Usage = field(default_factory=Usage)
+    """What its provider has reported of it so far: also a call that fails is paid for."""
     first: int = 0
     """Number of the first call with the latest request."""
     value: bytes = b""
 
     def recall(self, hashes: Collection[bytes]) -> list[NewBlob]:
         return [blob for request in self.requests for blob in request.blobs(hashes)]
+
+    def forget(self) -> None:
+        for request in self.requests:
+            request.forget_last()
 
 
 class Summarizer:
@@ -117,8 +123,13 @@ class Summarizer:
             completed_at_ms=self._entropy.now_ms(),
         )
         return Done(
-            output=output, failed=summary is None, blobs=asking.blobs, recall=asking.recall, compaction=record
-        )  # fmt: skip
+            output=output,
+            failed=summary is None,
+            blobs=asking.blobs,
+            recall=asking.recall,
+            forget=asking.forget,
+            compaction=record,
+        )
 
     async def _ask(
         self, asking: _Asking, source: Source, earlier: Earlier | None, turn_round: int
@@ -131,9 +142,9 @@ class Summarizer:
         attempt = 0
         while True:
             attempt += 1
-            asking.began_ms = self._entropy.now_ms()
+            asking.began_ms, asking.usage = self._entropy.now_ms(), Usage()
             try:
-                answer = await self._attempt(request, turn_round)
+                answer = await self._attempt(asking, request, turn_round)
             except ModelError as error:
                 asking.calls.append(self._call(asking, source, "failed", error=error))
                 counted = message_tokens(request.messages[0])
@@ -161,7 +172,7 @@ class Summarizer:
             max_output_tokens=self._setup.max_output_tokens,
         )
 
-    async def _attempt(self, request: ModelRequest, turn_round: int) -> Answer:
+    async def _attempt(self, asking: _Asking, request: ModelRequest, turn_round: int) -> Answer:
         fold = Fold(f"summary_{turn_round}", taken=())
         idle_s = self._settings.provider_idle_timeout_ms / 1000
         with trio.move_on_after(idle_s) as silence:
@@ -169,13 +180,14 @@ class Summarizer:
                 async for item in items:
                     silence.deadline = trio.current_time() + idle_s
                     fold.add(item)
+                    asking.usage = fold.usage
         if silence.cancelled_caught:
             raise ModelError(f"the provider was silent for {idle_s:g} s", kind="silence", retryable=True)
         return fold.finish()
 
     def _send(self, asking: _Asking, request: ModelRequest) -> None:
         self._keep_request(asking)
-        saved = SentRequests(self._known_blobs)
+        saved = SentRequests(self._known_blobs, self._setup.model)
         asking.value, blobs = saved.save(request)
         asking.requests.append(saved)
         asking.blobs += blobs
@@ -204,8 +216,8 @@ class Summarizer:
             state=state,
             request_sequence=source.to_sequence,
             response=Raw(msgspec.json.encode(said)),
-            usage=Usage() if answer is None else answer.usage,
-            finish_reason=None if answer is None else answer.finish_reason,
+            usage=asking.usage if answer is None else answer.usage,
+            finish_reason=None if answer is None else answer.finish_reason or None,
             response_model=None if answer is None else answer.response_model,
             failure_kind=None if error is None else error.kind,
             failure_detail=None if error is None else str(error),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
 
 from peen.entropy import Entropy
 from peen.errors import SessionNotFound
+from peen.model.price import Prices
 from peen.model.stream import ModelInfo
 from peen.session.requests import ResumeRequest
 from peen.session.workspace import WorkspacePolicy
 from peen.store import sessions
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Reader
+from peen.store.executions import ExecutionDetails
 from peen.store.reading import read_in_thread
+from peen.store.runs import Run
 from peen.store.sessions import SessionRow
 
 T = TypeVar("T")
@@ -48,6 +51,10 @@ class Api:
     """Stops a session by its id; True if a turn was running."""
     release: Callable[[SessionRow], Awaitable[None]]
     """Ends everything that lives for a session that was marked for deletion: its actor, then its worker."""
+
+    prices: Prices = field(default_factory=Prices)
+    runs: Callable[[ExecutionDetails], Sequence[Run]] | None = None
+    """Looks up the runs of an execution; without it they are read from its record."""
 
     @property
     def default_model(self) -> str:

@@ -148,9 +148,17 @@ def decode_body(request: ApiRequest, type: type[T]) -> T:
 
 
 def check_no_body(request: ApiRequest) -> None:
-    """For calls without input: nothing, or an empty object. Raises ValidationFailed."""
-    if request.body.strip() not in (b"", b"{}"):
-        raise ValidationFailed("body: this call takes none")
+    """For calls without input: nothing at all, or an empty JSON object. Raises: ValidationFailed, BodyTooLarge."""
+    if not request.body:
+        return
+    try:
+        decode_body(request, _Nothing)
+    except ValidationFailed:
+        raise ValidationFailed("body: this call takes none") from None
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """An object without members."""
 
 
 def check_query(request: ApiRequest, allowed: Collection[str] = ()) -> None:

@@ -14,7 +14,9 @@ import trio
 
 from peen.entropy import SystemEntropy
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
-from peen.model.openai import DEFAULT_BASE_URL, OpenAiUpstream
+from peen.model import anthropic
+from peen.model.anthropic import AnthropicUpstream
+from peen.model.openai import OpenAiUpstream, base_url_of
 from peen.model.route import transport_for
 from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
@@ -29,6 +31,8 @@ REDISCOVERY_PAUSE_S: Final = 5.0
 _SHOWN_MODELS: Final = 5
 _EXAMPLE: Final = '[{"name":"scripted","type":"scripted","script":"/path/to/script.yaml"}]'
 
+_REMOTE: Final = (AnthropicUpstream, OpenAiUpstream)
+
 log = structlog.get_logger(__name__)
 
 
@@ -39,7 +43,7 @@ class Models:
         self._upstreams = {upstream.name: upstream for upstream in upstreams}
         self._infos: dict[str, ModelInfo] = {}
         self._failures: dict[str, str] = {}
-        self._trusted: dict[str, OpenAiUpstream] = {}
+        self._trusted: dict[str, OpenAiUpstream | AnthropicUpstream] = {}
         self._asking = trio.Lock()
         self._asked_at = -math.inf  # of trio's clock
 
@@ -60,7 +64,7 @@ class Models:
         Without `ask_providers` nothing goes over the network, and a provider's models are taken by their names: a
         worker serves models that the controller has found, also while their provider is down.
         """
-        remote = {name: upstream for name, upstream in self._upstreams.items() if isinstance(upstream, OpenAiUpstream)}
+        remote = {name: one for name, one in self._upstreams.items() if isinstance(one, _REMOTE)}
         self._trusted = {} if ask_providers else remote
         self._infos, self._failures = {}, {}
         await self._ask([name for name in self._upstreams if name not in self._trusted], DISCOVERY_S)
@@ -180,16 +184,27 @@ def _build_scripted(config: UpstreamConfig, _environ: Mapping[str, str]) -> Upst
 
 
 def _build_openai(config: UpstreamConfig, environ: Mapping[str, str]) -> Upstream:
+    transport = transport_for(base_url_of(config), environ)
+    return OpenAiUpstream(config, _key(config, environ), transport, SystemEntropy())
+
+
+def _build_anthropic(config: UpstreamConfig, environ: Mapping[str, str]) -> Upstream:
+    transport = transport_for(config.base_url or anthropic.DEFAULT_BASE_URL, environ)
+    return AnthropicUpstream(config, _key(config, environ), transport, SystemEntropy())
+
+
+def _key(config: UpstreamConfig, environ: Mapping[str, str]) -> str | None:
     key = None if config.api_key_env is None else environ.get(config.api_key_env, "").strip()
     if key is not None and not (key and key.isascii() and key.isprintable()):
         raise _invalid(config, f"the key in {config.api_key_env} holds characters that no HTTP header may have")
-    transport = transport_for(config.base_url or DEFAULT_BASE_URL, environ)
-    return OpenAiUpstream(config, key, transport, SystemEntropy())
+    return key
 
 
 _BUILDERS: Final[dict[str, Callable[[UpstreamConfig, Mapping[str, str]], Upstream]]] = {
+    "anthropic": _build_anthropic,
     "openai": _build_openai,
     "scripted": _build_scripted,
+    "zai-coding": _build_openai,
 }
 
 

@@ -52,7 +52,8 @@ class Performance(Struct, frozen=True):
     def pauses(self) -> bool:
         """Whether it waits between its pieces, or for ever behind some of them."""
         silent = self.fault is not None and self.fault.kind == "silence"
-        return silent or bool(self.answer.delay_ms or self.answer.piece_delay_ms)
+        waits = any(piece.pause_ms or piece.stop == "silence" for piece in self.answer.raw or ())
+        return silent or waits or bool(self.answer.delay_ms or self.answer.piece_delay_ms)
 
     async def answer_status(self) -> None:
         """First of all. Raises: ModelError if the script answers with a status in place of a stream."""
@@ -113,6 +114,8 @@ class ScriptedUpstream:
         await trio.lowlevel.checkpoint()  # the only one of an instant answer: it can be cancelled, and costs no more
         strict_request_check(request)
         performance = self.perform(request)
+        if performance.answer.raw is not None:
+            raise _script_ended("a `raw` round is the bytes of a provider: only `peen dev upstream` plays it")
         await performance.answer_status()
         async with aclosing(performance.play()) as events:
             yield events

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord, Usage
@@ -48,6 +48,15 @@ class CallStopped(Struct, frozen=True, gc=False):
     index: int
 
 
+class ReasoningKept(Struct, frozen=True, gc=False):
+    """A part of the answer's reasoning that the provider wants back as it is, in its place; never shown.
+
+    `item` is JSON in a form of the upstream's own, which may also stand for what lies between two such parts.
+    """
+
+    item: Raw
+
+
 class UsageReported(Struct, frozen=True):
     """Tokens so far. A later report replaces the fields that it names and leaves the others."""
 
@@ -64,7 +73,9 @@ class Finished(Struct, frozen=True, gc=False):
     response_model: str
 
 
-StreamEvent = TextDelta | ThinkingDelta | CallStarted | CallDelta | CallStopped | UsageReported | Finished
+StreamEvent = (
+    TextDelta | ThinkingDelta | CallStarted | CallDelta | CallStopped | ReasoningKept | UsageReported | Finished
+)
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
@@ -86,6 +97,8 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     model_id: str
     context_window_tokens: int | None = None
     image_input: bool = True
+    thinking_returns: bool = False
+    """Whether what this model thought is sent back to it, as text."""
 
 
 class Upstream(Protocol):

@@ -12,7 +12,7 @@ from peen.errors import QueueFull
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.state import Known, Outcome
-from peen.store import executions, feed, inbox, messages, sessions, turns
+from peen.store import admissions, executions, feed, inbox, messages, sessions, turns
 from peen.store.database import Reader, Tx
 from peen.store.feed import NewEvent
 from peen.wire.client import Effort, MessageSend
@@ -89,9 +89,12 @@ def accept_queued(tx: Tx, session_no: SessionNo, acceptance: Acceptance, *, capa
 def fence(tx: Tx, session_no: SessionNo, *, at_ms: int) -> bool:
     """First transaction of a Stop: a new stop revision, and every execution of the session paused.
 
-    Nothing begins from here on. True if a turn was running and was told to end.
+    Nothing begins from here on, and what was admitted to go on later is forgotten. True if a turn was running and was
+    told to end.
     """
     sessions.advance_stop(tx, session_no)
+    for execution_no in admissions.drop_all(tx, session_no):
+        executions.add_event(tx, execution_no, "execution.continuationDropped", {"reason": "stop"}, at_ms=at_ms)
     for execution in executions.running(tx, session_no):
         executions.fence(tx, execution.no, reason=executions.STOP, at_ms=at_ms)
     inbox.stop(tx, session_no)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 import structlog
 import trio
 
 from peen.actors import supervised
-from peen.entropy import Entropy
 from peen.errors import (
     LinkLost,
     PeenError,
@@ -23,7 +20,6 @@ from peen.errors import (
     ValidationFailed,
     WorkerFailed,
 )
-from peen.feed.pump import FeedPump
 from peen.ids import SessionNo
 from peen.session import decide
 from peen.session.acceptance import (
@@ -36,15 +32,18 @@ from peen.session.acceptance import (
     known_frame,
 )
 from peen.session.answers import Answers
+from peen.session.continuation import Continuations
 from peen.session.decide import Join, Queue, Refuse, Repeat, RunningSettings, Start
 from peen.session.ending import STOPPED, Ending, interrupted
-from peen.session.requests import ResumeRequest, following_turn, order_of, turn_of
-from peen.session.resumption import continue_input, resume
+from peen.session.household import Household as Household
+from peen.session.household import Link as Link
+from peen.session.household import Workers as Workers
+from peen.session.requests import ResumeRequest, following_turn, order_of
 from peen.session.state import Origin, Outcome, RunningTurn, Submission
 from peen.session.writes import TurnEnd
-from peen.store.database import Database
+from peen.store.database import Change
 from peen.wire.client import MessageSend, content_digest
-from peen.wire.worker import CancelTurns, WorkerStruct
+from peen.wire.worker import CancelTurns, TurnEnded
 
 log = structlog.get_logger(__name__)
 
@@ -52,51 +51,6 @@ STOP_QUIET_S: Final = 4.0
 """Seconds after a Stop in which the worker must have ended everything; then it is killed."""
 INBOX_SLOTS: Final = 64
 """Messages that wait to be judged; when it is full, the sockets that sent them are read no further."""
-
-
-class Link(Protocol):
-    """The controller's end of a worker socket."""
-
-    async def command(self, request: WorkerStruct) -> WorkerStruct:
-        """Carry out a command in the worker. Raises: LinkLost, or what the worker answered."""
-
-
-class Workers(Protocol):
-    """Where the session's worker comes from."""
-
-    async def ensure(self, session_no: SessionNo) -> Link:
-        """The session's ready worker, started if there is none.
-
-        Raises: WorkerFailed; WorkspaceNotFound or WorkspaceNotAllowed if its workspace is not what it was.
-        """
-
-    def link_of(self, session_id: str) -> Link | None:
-        """The session's ready worker, if it has one."""
-
-    async def stop(self, session_id: str, reason: str) -> None:
-        """End the session's worker, if there is one, and record that."""
-
-    async def give_up(self, session_id: str, reason: str) -> None:
-        """Kill the session's worker with everything below it, and record that."""
-
-    async def settled(self, session_id: str) -> None:
-        """Return once a lost worker of the session has been killed, reaped and recorded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Household:
-    """What all sessions of one controller share."""
-
-    database: Database
-    pump: FeedPump
-    workers: Workers
-    entropy: Entropy
-    check_model: Callable[[str], object]
-    """Raises ValidationFailed for a model that no upstream offers."""
-    default_model: str
-    queue_capacity: int
-    turn_limit: trio.CapacityLimiter
-    worker_idle_s: float
 
 
 class SessionActor:
@@ -116,12 +70,13 @@ class SessionActor:
         self._stop: trio.Event | None = None  # set when the Stop that is under way has been carried out
         self._stops = 0
         self._turns: trio.Nursery | None = None
-        self._resuming: trio.Event | None = None  # set when the resumption that is being stored has begun its turn
-        self._resumes: list[ResumeRequest] = []
+        self._serving = trio.Event()
+        self._continuations = Continuations(session_no, session_id, household, self)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with self._inbox, trio.open_nursery() as turns:
             self._turns = turns
+            self._serving.set()
             task_status.started()
             while True:
                 submission: Submission | None = None
@@ -139,6 +94,8 @@ class SessionActor:
 
     def turn_ended(self, end: TurnEnd) -> None:
         """A terminal commit of this session. From here on the next message is accepted."""
+        if self._house.on_end is not None:
+            self._house.on_end(UUID(end.turn_id).bytes)
         turn = self._running
         if turn is None or turn.turn_id != end.turn_id:
             return
@@ -148,9 +105,9 @@ class SessionActor:
         self._house.pump.when_published(self._no, end.feed_sequence, acknowledge)
         if end.following is not None and not self._closed:
             self._begin(following_turn(end.following, turn.message))
-        elif self._resumes and self._stop is None and not self._closed:
+        elif self._stop is None and not self._closed and self._continuations.is_awaited:
             assert self._turns is not None
-            self._turns.start_soon(partial(supervised, self._resume_next, name="resume"))
+            self._turns.start_soon(partial(supervised, self._continuations.begin_next, name="resume"))
 
     async def stop(self) -> bool:
         """Stop: everything that runs for this session ends, and nothing begins by itself. True if a turn was running.
@@ -159,10 +116,8 @@ class SessionActor:
         that killing takes. Messages that arrive meanwhile wait, and nothing of them is stored; another Stop cancels
         their wait.
         """
-        while self._resuming is not None:
-            await self._resuming.wait()  # one transaction; the turn that it begins is stopped too
+        await self._continuations.stored()  # one transaction; the turn that it begins is stopped too
         self._stops += 1
-        self._resumes.clear()
         change = partial(fence, session_no=self._no, at_ms=self._house.entropy.now_ms())
         if self._stop is not None:
             await self._house.database.write(change, terminal=True)
@@ -187,86 +142,64 @@ class SessionActor:
         if self._running is not None:
             await self._end(self._running, ending)
 
-    # --- paused work
+    async def turn_lost(self, turn_id: bytes, ending: Ending) -> None:
+        """End a turn whose execution was taken from its worker; that worker is given up."""
+        turn = self._running
+        if turn is not None and UUID(turn.turn_id).bytes == turn_id:
+            turn.taken = ending  # whoever hears first that the worker is gone ends it so
+            await self._give_up(ending.error)
+            await self._end(turn, ending)
+            return
+        if turn is None:  # else the worker that is there works on something else
+            await self._give_up(ending.error)
+        await self._house.database.write(self._ending_of(turn_id, ending), terminal=True)
+        if self._house.on_end is not None:
+            self._house.on_end(turn_id)
+
+    async def _give_up(self, reason: str) -> None:
+        try:
+            await self._house.workers.give_up(self._id, reason)
+        except WorkerFailed as stubborn:  # what it writes is refused, so the session need not wait for its death
+            log.error("a worker that let its work go does not end", session_id=self._id, error=str(stubborn))
+
+    # --- what a session goes on with
 
     async def resume(self, request: ResumeRequest) -> None:
-        """Go on with a paused root. While another turn runs, the request waits for its end; a Stop drops it.
+        """See `Continuations.resume`."""
+        await self._serving.wait()  # one turn of the scheduler
+        await self._continuations.resume(request)
 
-        Raises: NotFound, Conflict; nothing has changed then.
-        """
-        if self._closed:
-            raise SessionBusy("the controller is stopping")
-        await self._settled()
-        if self._running is not None:
-            self._resumes.append(request)
-            return
-        await self._resume(request)
-
-    def resume_later(self, request: ResumeRequest) -> None:
-        """Go on with a paused root when the running turn has ended: an agent of that turn asks. A Stop drops it."""
-        if self._running is None or self._stop is not None or self._closed:
-            log.warning("a turn that wanted paused work to go on is ending", session_id=self._id)
-        elif not any(
-            (waiting.execution_id, waiting.control_revision) == (request.execution_id, request.control_revision)
-            for waiting in self._resumes
-        ):
-            self._resumes.append(request)
+    async def begin_admitted(self) -> None:
+        """See `Continuations.begin_next`."""
+        await self._serving.wait()
+        await self._continuations.begin_next()
 
     async def continue_input(self, request_id: str, stop_revision: int) -> None:
-        """Let a message that a Stop left waiting open a turn. Raises: NotFound, Conflict, SessionBusy."""
-        if self._closed or self._running is not None or self._stop is not None:
-            raise SessionBusy("a turn is running; continue when it has ended")
-        turn_id = self._house.entropy.uuid4()
-        change = partial(
-            continue_input,
-            session_no=self._no,
-            request_id=UUID(request_id).bytes,
-            stop_revision=stop_revision,
-            turn_id=turn_id.bytes,
-        )
-        row = await self._house.database.write(change)
-        self._begin(turn_of(row, str(turn_id), self._id))
+        """See `Continuations.continue_input`."""
+        await self._serving.wait()
+        await self._continuations.continue_input(request_id, stop_revision)
 
-    async def _resume(self, request: ResumeRequest) -> None:
-        """Nothing runs. Until this is decided, messages and a Stop wait: they must find the turn that it begins."""
-        done = self._resuming = trio.Event()
-        try:
-            await self._reopen(request)
-        finally:
-            self._resuming = None
-            done.set()
+    @property
+    def is_running(self) -> bool:
+        """Whether a turn runs, or is about to."""
+        return self._running is not None
 
-    async def _settled(self) -> None:
-        """Wait while a Stop is carried out or a resumption is being stored."""
-        while (pending := self._stop if self._stop is not None else self._resuming) is not None:
-            await pending.wait()  # bounded by the Stop itself, or by one transaction
+    @property
+    def is_closed(self) -> bool:
+        """Whether no turn begins any more."""
+        return self._closed
 
-    async def _reopen(self, request: ResumeRequest) -> None:
-        change = partial(
-            resume,
-            session_no=self._no,
-            execution_id=UUID(request.execution_id).bytes,
-            control_revision=request.control_revision,
-            caller=request.caller,
-            automatic=request.automatic,
-            provenance=request.provenance,
-            at_ms=self._house.entropy.now_ms(),
-        )
-        resumed = await self._house.database.write(change)
-        turn = turn_of(resumed.opener, resumed.turn_id, self._id)
-        turn.execution_id = resumed.execution_id
+    @property
+    def stop_under_way(self) -> trio.Event | None:
+        """Set when the Stop that is under way has been carried out; None without one."""
+        return self._stop
+
+    def begin(self, turn: RunningTurn) -> None:
+        """Have the worker carry out a stored turn, now. Nothing else runs."""
         self._begin(turn)
 
-    async def _resume_next(self) -> None:
-        """A turn has ended: the first resumption that waits and is still possible begins."""
-        await self._settled()  # a Stop that came meanwhile has dropped them all
-        while self._resumes and self._running is None and not self._closed:
-            try:
-                await self._resume(self._resumes.pop(0))
-            except Refused as refused:
-                log.warning(
-                    "a resumption that waited is not possible any more", session_id=self._id, reason=refused.message
-                )
+    async def _settled(self) -> None:
+        await self._continuations.settled()
 
     # --- Stop
 
@@ -401,7 +334,7 @@ class SessionActor:
                 if self._running is not turn:
                     return  # it was ended while it waited
                 link = await self._house.workers.ensure(self._no)
-                await link.command(request)
+                over = await link.command(request)
         except LinkLost as lost:
             await self._house.workers.settled(self._id)
             ending = interrupted("interrupted", f"the session's worker was lost: {lost}")
@@ -411,8 +344,12 @@ class SessionActor:
             ending = UNSTORED
         except PeenError as refused:
             ending = _failure(str(refused))
+            if turn.execution_id is not None:  # its model or its directory is gone, for now: it stays paused
+                ending = interrupted("interrupted", str(refused))
         else:
             ending = _failure("the worker returned without ending the turn")
+            if over == TurnEnded(state="stale"):
+                ending = interrupted("interrupted", "the session's worker lost its hold on the turn")
         if self._stop is not None:
             await self._stop.wait()  # that is why the worker returned: the Stop ends the turn, and says so
         await self._end(turn, ending)
@@ -425,16 +362,16 @@ class SessionActor:
             return
         if turn.is_stopped:
             ending = STOPPED  # also where the Stop itself failed to record that, and whoever is next does it
-        change = partial(
-            end_accepted,
-            session_no=self._no,
-            turn_id=UUID(turn.turn_id).bytes,
-            ending=ending,
-            at_ms=self._house.entropy.now_ms(),
-        )
+        elif turn.taken is not None:
+            ending = turn.taken
+        change = self._ending_of(UUID(turn.turn_id).bytes, ending)
         sequence = await self._house.database.write(change, terminal=True)
         if sequence is not None:
             self.turn_ended(TurnEnd(turn.turn_id, ending.state, ending.reason, sequence))
+
+    def _ending_of(self, turn_id: bytes, ending: Ending) -> Change[int | None]:
+        at_ms = self._house.entropy.now_ms()
+        return partial(end_accepted, session_no=self._no, turn_id=turn_id, ending=ending, at_ms=at_ms)
 
 
 UNSTORED: Final = Ending(

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from peen.errors import StaleClaim
 from peen.session import inspection, resumption
-from peen.session.requests import ResumeRequest
 from peen.session.writes import Writer
 from peen.store import executions, sessions, turns
 from peen.store.database import Reader, Tx
 from peen.wire.worker import (
     CallingTool,
+    ContinuationAdmitted,
     ContinueExecution,
     ExecutionActivityResolved,
     ExecutionsRead,
@@ -60,19 +60,24 @@ def resolve(tx: Tx, writer: Writer, request: ResolveExecutionActivity, *, at_ms:
     return ExecutionActivityResolved(step=step)
 
 
-def admit_continuation(tx: Tx, writer: Writer, request: ContinueExecution, *, at_ms: int) -> ResumeRequest:
-    """Record that an agent wants paused work to go on; what is returned is carried out when the agent's turn has ended.
+def admit_continuation(tx: Tx, writer: Writer, request: ContinueExecution, *, at_ms: int) -> ContinuationAdmitted:
+    """Store that an agent wants paused work to go on: the session carries it out when the agent's turn has ended.
 
     Raises: StaleClaim unless the asking call is live; NotFound, Conflict.
     """
     provenance = _caller(tx, writer, request.caller)
     wanted = inspection.found(tx, writer.session_no, request.execution_id)
-    revision = request.control_revision
-    found = resumption.paused(tx, writer.session_no, wanted.id, control_revision=revision)
-    resumption.check_decided(tx, found)
-    data: dict[str, object] = {"controlRevision": revision, "caller": AGENT, **provenance}
-    executions.add_event(tx, found.no, "execution.continueRequested", data, at_ms=at_ms)
-    return ResumeRequest(str(UUID(bytes=found.id)), revision, AGENT, provenance=provenance)
+    resumption.admit(
+        tx,
+        writer.session_no,
+        wanted.id,
+        control_revision=request.control_revision,
+        caller=AGENT,
+        automatic=False,
+        at_ms=at_ms,
+        provenance=provenance,
+    )
+    return ContinuationAdmitted()
 
 
 def _caller(tx: Tx, writer: Writer, caller: CallingTool) -> dict[str, str]:

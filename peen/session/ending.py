@@ -94,7 +94,8 @@ def end_unfinished(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int, generat
     text = system_text(ending, calls, [row.content for row in waiting])
     told = MessageRecord(role="system", content=text, injected=True)
     messages.append(tx, turn.session_no, [told], turn_no=turn.no, at_ms=at_ms)
-    if ending.state != "cancelled":  # a Stop leaves them stored until somebody explicitly goes on with them
+    # Work that was stopped or interrupted may go on, and they with it; or somebody lets them go on by themselves.
+    if ending.state == "failed" or _is_abandoned(tx, turn.no):
         for row in waiting:
             inbox.settle(tx, row.no, state="undelivered", turn_no=turn.no)
     _end_execution(tx, turn.no, ending, at_ms=at_ms)
@@ -207,6 +208,12 @@ def _record_cut_off_summary(
         round=0, state="cancelled", request_sequence=sequence, started_at_ms=step.started_at_ms, completed_at_ms=at_ms
     )
     audit.add_call_to(tx, run_no, generation_no=step.generation_no, call=call)
+
+
+def _is_abandoned(tx: Tx, turn_no: int) -> bool:
+    """Whether somebody gave the execution up between the fence of a Stop and the end of its turn."""
+    execution = executions.root_of(tx, turn_no)
+    return execution is not None and execution.state == "cancelled"
 
 
 def _end_execution(tx: Tx, turn_no: int, ending: Ending, *, at_ms: int) -> None:

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from peen.entropy import Entropy
 from peen.ids import SessionNo
-from peen.session.requests import ResumeRequest
 from peen.session.serve import WorkerCalls
 from peen.session.writes import TurnEnd, Writer
 from peen.store import generations, sessions
@@ -19,8 +18,21 @@ from peen.store.database import Database
 class GenerationRecords:
     """Implements the supervisor's `GenerationStore` on the session store."""
 
-    def __init__(self, database: Database, blobs: Blobs, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        database: Database,
+        blobs: Blobs,
+        entropy: Entropy,
+        *,
+        clock_ms: Callable[[], int] | None = None,
+        on_run: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """`clock_ms` is the clock of leases; without one it is the monotonic clock of `entropy`.
+
+        `on_run` hears of every execution that a worker has taken hold of.
+        """
         self._database, self._blobs, self._entropy = database, blobs, entropy
+        self._clock_ms, self._on_run = clock_ms, on_run
 
     async def create(
         self,
@@ -80,9 +92,8 @@ class GenerationRecords:
         self,
         generation_id: str,
         on_end: Callable[[TurnEnd, SessionNo], None],
-        on_continue: Callable[[ResumeRequest, SessionNo], None] | None = None,
     ) -> WorkerCalls:
-        """The call handler of one generation; `on_end` hears of terminal commits, `on_continue` of work to go on."""
+        """The call handler of one generation; `on_end` hears of terminal commits."""
         generation = generations.by_id(self._database.reader, UUID(generation_id).bytes)
         assert generation is not None, "a worker is served after its generation was recorded"
         writer = Writer(generation.session_no, generation.no, self._blobs)
@@ -91,5 +102,6 @@ class GenerationRecords:
             writer,
             entropy=self._entropy,
             on_end=lambda end: on_end(end, writer.session_no),
-            on_continue=None if on_continue is None else lambda request: on_continue(request, writer.session_no),
+            clock_ms=self._clock_ms,
+            on_run=self._on_run,
         )

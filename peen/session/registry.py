@@ -10,14 +10,16 @@ import structlog
 import trio
 
 from peen.actors import supervised
+from peen.entropy import monotonic_ms
 from peen.errors import Refused, SessionBusy, SessionNotFound, StorageError
 from peen.ids import SessionNo
 from peen.session.actor import Household, SessionActor
-from peen.session.ending import Ending
+from peen.session.ending import Ending, interrupted
+from peen.session.leases import CAUSE, LeaseWatch
 from peen.session.requests import ResumeRequest
 from peen.session.state import Origin
 from peen.session.writes import TurnEnd
-from peen.store import executions, sessions
+from peen.store import admissions, executions, sessions
 from peen.wire.client import MessageSend
 
 log = structlog.get_logger(__name__)
@@ -38,12 +40,18 @@ class Sessions:
         self._ended: dict[SessionNo, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self._closing = False
+        self._leases = LeaseWatch(
+            household.database,
+            lost=self.turn_lost,
+            clock_ms=household.clock_ms or partial(monotonic_ms, household.entropy),
+            now_ms=household.entropy.now_ms,
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            await trio.sleep_forever()
+            await self._leases.run()
 
     async def submit(self, message: MessageSend, origin: Origin) -> None:
         """Hand a message to its session; waits while that session's inbox is full.
@@ -66,11 +74,11 @@ class Sessions:
         if actor is not None:
             actor.turn_ended(end)
 
-    def resume_later(self, request: ResumeRequest, session_no: SessionNo) -> None:
-        """An agent of the session wants paused work to go on when its turn has ended."""
-        actor = self._actors.get(session_no)
-        if actor is not None:
-            actor.resume_later(request)
+    async def turn_lost(self, session_no: SessionNo, turn_id: bytes) -> None:
+        """A turn's worker has abandoned it, and can write nothing to it any more: end it, and give up the worker."""
+        session = sessions.by_no(self._house.database.reader, session_no)
+        assert session is not None, "a session with a running turn is not deleted"
+        await self._actor(session_no, session.uuid).turn_lost(turn_id, interrupted("interrupted", CAUSE))
 
     async def stop(self, session_id: str) -> bool:
         """Stop a session; True if a turn was running and was told to end. Raises: SessionNotFound."""
@@ -83,6 +91,18 @@ class Sessions:
     async def continue_input(self, session_id: str, request_id: str, stop_revision: int) -> None:
         """Let a message that a Stop left waiting open a turn. Raises: as `resume`."""
         await self._known(session_id).continue_input(request_id, stop_revision)
+
+    async def begin_admitted(self) -> int:
+        """Go on with what somebody had admitted before the controller ended: one in each session, others behind it.
+
+        Returns the number of sessions. What the store refuses is logged and stays admitted.
+        """
+        waiting = admissions.waiting_sessions(self._house.database.reader)
+        for no in waiting:
+            session = sessions.by_no(self._house.database.reader, no)
+            assert session is not None
+            await supervised(self._actor(no, session.uuid).begin_admitted, name=f"admitted work of session {no}")
+        return len(waiting)
 
     async def resume_after_crash(self) -> int:
         """Go on with everything that a crash or a shutdown interrupted, and with nothing that a Stop paused."""

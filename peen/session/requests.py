@@ -11,6 +11,7 @@ import msgspec
 from peen.session.acceptance import StoredSettings
 from peen.session.state import RunningTurn
 from peen.session.writes import NextTurn
+from peen.store.admissions import AdmissionRow
 from peen.store.inbox import InboxRow
 from peen.wire.client import MessageSend
 from peen.wire.worker import ResumeTurn, RunTurn
@@ -26,6 +27,17 @@ class ResumeRequest:
     automatic: bool = False
     provenance: Mapping[str, str] | None = None
     """Of a decision that an agent took: the turn, the activity and the call in which it did."""
+
+
+def admitted(row: AdmissionRow) -> ResumeRequest:
+    """The decision that was stored because another turn ran."""
+    return ResumeRequest(
+        str(UUID(bytes=row.execution_id)),
+        row.control_revision,
+        row.caller,
+        automatic=bool(row.is_automatic),
+        provenance=msgspec.json.decode(row.provenance, type=dict[str, str]),
+    )
 
 
 def order_of(turn: RunningTurn) -> RunTurn | ResumeTurn:

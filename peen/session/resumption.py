@@ -12,7 +12,7 @@ import msgspec
 from peen.errors import Conflict, NotFound
 from peen.execution.decide import ToolOutput
 from peen.ids import SessionNo
-from peen.store import audit, executions, feed, inbox, messages, sessions, turns
+from peen.store import admissions, audit, executions, feed, inbox, messages, sessions, turns
 from peen.store.database import Tx
 from peen.store.executions import ExecutionDetails, StepRow
 from peen.store.feed import NewEvent
@@ -54,7 +54,7 @@ def resume(
 
     An uncertain step keeps it from going on until somebody has decided, unless the resumption is `automatic`: then
     its call reaches the model as an error that says so, and is not repeated.
-    Raises: NotFound, Conflict.
+    Raises: as `paused`; Conflict while something is undecided.
     """
     found = paused(tx, session_no, execution_id, control_revision=control_revision)
     if not automatic:
@@ -71,12 +71,46 @@ def resume(
         tx, found.no, control_revision=control_revision, at_ms=at_ms, caller=caller, provenance=provenance
     )
     assert revision is not None, "its revision was checked in this transaction"
+    admissions.drop(tx, found.no)
     uuid = str(UUID(bytes=execution_id))
     frame = NewEvent("turn.resumed", msgspec.json.encode({"executionId": uuid, "controlRevision": revision}))
     feed.append(tx, session_no, [frame], at_ms=at_ms, turn_no=found.turn_no)
     opener = inbox.by_turn(tx, session_no, found.turn_id)
     assert opener is not None, "every turn begins with an accepted message"
     return Resumed(str(UUID(bytes=found.turn_id)), str(UUID(bytes=opener.request_id)), uuid, opener)
+
+
+def admit(
+    tx: Tx,
+    session_no: SessionNo,
+    execution_id: bytes,
+    *,
+    control_revision: int,
+    caller: str,
+    automatic: bool,
+    at_ms: int,
+    provenance: Mapping[str, str] | None = None,
+) -> None:
+    """Store that a paused root is to go on when the turn that runs has ended: a crash does not forget it, a Stop does.
+
+    To ask for it again at the same revision changes nothing. Raises: as `resume`.
+    """
+    found = paused(tx, session_no, execution_id, control_revision=control_revision)
+    if not automatic:
+        check_decided(tx, found)
+    is_new = admissions.admit(
+        tx, session_no, found.no, control_revision=control_revision, caller=caller, is_automatic=automatic,
+        provenance=msgspec.json.encode(provenance or {}), at_ms=at_ms,
+    )  # fmt: skip
+    if is_new:
+        data = {"controlRevision": control_revision, "caller": caller, **(provenance or {})}
+        executions.add_event(tx, found.no, "execution.continueRequested", data, at_ms=at_ms)
+
+
+def withdraw(tx: Tx, execution_no: int, *, reason: str, at_ms: int) -> None:
+    """Forget an admitted continuation that has turned out not to be possible."""
+    if admissions.drop(tx, execution_no):
+        executions.add_event(tx, execution_no, "execution.continuationDropped", {"reason": reason}, at_ms=at_ms)
 
 
 def resolve(
@@ -113,15 +147,23 @@ def resolve(
 def abandon(
     tx: Tx, session_no: SessionNo, execution_id: bytes, *, control_revision: int, caller: str, at_ms: int
 ) -> None:
-    """Give paused work up: it ends as cancelled, and messages that waited for it are undelivered. Raises: Conflict."""
+    """Give paused work up: it ends as cancelled, and messages that waited for it are undelivered. Raises: Conflict.
+
+    Where a Stop is still ending the turn, that end names them first.
+    """
     found = paused(tx, session_no, execution_id, control_revision=control_revision)
-    for row in inbox.queued(tx, session_no, found.turn_id):
-        inbox.settle(tx, row.no, state="undelivered", turn_no=found.turn_no)
+    turn = turns.by_no(tx, found.turn_no)
+    assert turn is not None
+    if turn.state != "running":
+        for row in inbox.queued(tx, session_no, found.turn_id):
+            inbox.settle(tx, row.no, state="undelivered", turn_no=found.turn_no)
     executions.abandon(tx, found.no, control_revision=control_revision, at_ms=at_ms, caller=caller)
+    admissions.drop(tx, found.no)
 
 
 def continue_input(tx: Tx, session_no: SessionNo, request_id: bytes, *, stop_revision: int, turn_id: bytes) -> InboxRow:
-    """Let a message that a Stop left waiting open a turn of its own. Raises: NotFound, Conflict."""
+    """Let a message that a Stop left waiting open a turn of its own. Raises: SessionNotFound, NotFound, Conflict."""
+    sessions.check_kept(tx, session_no)
     session = sessions.by_no(tx, session_no)
     assert session is not None
     current_revision = session.stop_revision
@@ -138,7 +180,11 @@ def continue_input(tx: Tx, session_no: SessionNo, request_id: bytes, *, stop_rev
 
 
 def paused(tx: Tx, session_no: SessionNo, execution_id: bytes, *, control_revision: int) -> ExecutionDetails:
-    """The paused execution, if it is still at the revision that the caller has inspected."""
+    """The paused execution, if it is still at the revision that the caller has inspected.
+
+    Raises: SessionNotFound if its session is being deleted; NotFound, Conflict.
+    """
+    sessions.check_kept(tx, session_no)  # the caller has looked before this transaction
     found = executions.details(tx, execution_id)
     if found is None or found.session_no != session_no:
         raise NotFound("no such execution in this session")

@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import msgspec
 import outcome
 import structlog
 from msgspec import Raw
 
-from peen.entropy import Entropy
+from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
 from peen.session import agentwork, writes
-from peen.session.requests import ResumeRequest
 from peen.session.writes import TurnEnd, Writer
 from peen.store.blobs.errors import BlobMissing
 from peen.store.database import Change, Database
 from peen.wire.worker import (
     CommitSteps,
     Committed,
-    ContinuationAdmitted,
     ContinueExecution,
     EmitEvents,
     HistoryPage,
+    OpenedTurn,
     OpenTurn,
     ReadExecution,
+    RenewLeases,
     ResolveExecutionActivity,
     RestoreExecution,
     SaveBlobs,
@@ -46,6 +47,7 @@ _DECODE_COMMIT: Final = msgspec.json.Decoder(CommitSteps).decode
 _DECODE_RESTORE: Final = msgspec.json.Decoder(RestoreExecution).decode
 _DECODE_BLOBS: Final = msgspec.json.Decoder(SaveBlobs).decode
 _DECODE_EMIT: Final = msgspec.json.Decoder(EmitEvents).decode
+_DECODE_RENEW: Final = msgspec.json.Decoder(RenewLeases).decode
 _DECODE_READ: Final = msgspec.json.Decoder(ReadExecution).decode
 _DECODE_RESOLVE: Final = msgspec.json.Decoder(ResolveExecutionActivity).decode
 _DECODE_CONTINUE: Final = msgspec.json.Decoder(ContinueExecution).decode
@@ -54,8 +56,7 @@ _DECODE_CONTINUE: Final = msgspec.json.Decoder(ContinueExecution).decode
 class WorkerCalls:
     """Serves one worker generation. What it may write is fixed here, whatever its frames say.
 
-    `on_end` hears of every terminal commit, on the Trio thread, before the worker does; `on_continue` likewise of every
-    paused execution that an agent wants to go on. Without one, agents cannot ask for that.
+    `on_end` hears of every terminal commit, on the Trio thread, before the worker does.
     """
 
     def __init__(
@@ -65,10 +66,16 @@ class WorkerCalls:
         *,
         entropy: Entropy,
         on_end: Callable[[TurnEnd], None],
-        on_continue: Callable[[ResumeRequest], None] | None = None,
+        clock_ms: Callable[[], int] | None = None,
+        on_run: Callable[[bytes], None] | None = None,
     ) -> None:
+        """`clock_ms` is the clock of leases, the same one that the watch over them goes by.
+
+        `on_run` hears, on the Trio thread, of every execution that the worker has taken hold of.
+        """
+        self._on_run = on_run or _nobody
         self._database, self._writer, self._entropy, self._on_end = database, writer, entropy, on_end
-        self._on_continue = on_continue
+        self._clock_ms = clock_ms or partial(monotonic_ms, entropy)
 
     def handle(self, method: str, payload: Raw, reply: Reply) -> None:
         """Queue the call's transaction now, in order; `reply` is called once it is committed or refused."""
@@ -86,8 +93,12 @@ class WorkerCalls:
                 case "turn.open":
                     self._open(payload, reply)
                 case "execution.restore":
-                    restoring = partial(writes.restore, writer=self._writer, request=_DECODE_RESTORE(payload))
-                    self._submit(restoring, reply, answer=_same)
+                    self._restore(payload, reply)
+                case "leases.renew":
+                    renewing = partial(
+                        writes.renew, writer=self._writer, request=_DECODE_RENEW(payload), clock_ms=self._clock_ms()
+                    )
+                    self._submit(renewing, reply, answer=_same)
                 case "history.page":
                     reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
                 case "execution.read":
@@ -100,8 +111,14 @@ class WorkerCalls:
                         at_ms=self._entropy.now_ms(),
                     )
                     self._submit(deciding, reply, answer=_same)
-                case "execution.continue" if self._on_continue is not None:
-                    self._continue(payload, reply, self._on_continue)
+                case "execution.continue":
+                    admitting = partial(
+                        agentwork.admit_continuation,
+                        writer=self._writer,
+                        request=_DECODE_CONTINUE(payload),
+                        at_ms=self._entropy.now_ms(),
+                    )
+                    self._submit(admitting, reply, answer=_same)
                 case _:
                     reply(_error(ValidationFailed(f"unknown method {method}")))
         except NotFound as missing:
@@ -117,8 +134,30 @@ class WorkerCalls:
             execution_id=self._entropy.uuid4().bytes,
             run_id=self._entropy.uuid4().bytes,
             at_ms=self._entropy.now_ms(),
+            clock_ms=self._clock_ms(),
         )
-        self._submit(change, reply, answer=_same)
+
+        def opened(answer: OpenedTurn) -> WorkerStruct:
+            self._on_run(UUID(answer.execution_id).bytes)
+            return answer
+
+        self._submit(change, reply, answer=opened)
+
+    def _restore(self, payload: Raw, reply: Reply) -> None:
+        request = _DECODE_RESTORE(payload)
+
+        def restored(answer: WorkerStruct) -> WorkerStruct:
+            self._on_run(UUID(request.execution_id).bytes)
+            return answer
+
+        change = partial(
+            writes.restore,
+            writer=self._writer,
+            request=request,
+            at_ms=self._entropy.now_ms(),
+            clock_ms=self._clock_ms(),
+        )
+        self._submit(change, reply, answer=restored)
 
     def _commit(self, payload: Raw, reply: Reply) -> None:
         request = _DECODE_COMMIT(payload)
@@ -129,22 +168,10 @@ class WorkerCalls:
             payload=bytes(payload),
             next_turn_id=self._entropy.uuid4().bytes,
             at_ms=self._entropy.now_ms(),
+            clock_ms=self._clock_ms(),
             run_id=self._entropy.uuid4().bytes if request.compaction is not None else b"",
         )
-        self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None)
-
-    def _continue(self, payload: Raw, reply: Reply, on_continue: Callable[[ResumeRequest], None]) -> None:
-        def admitted(request: ResumeRequest) -> WorkerStruct:
-            on_continue(request)
-            return ContinuationAdmitted()
-
-        change = partial(
-            agentwork.admit_continuation,
-            writer=self._writer,
-            request=_DECODE_CONTINUE(payload),
-            at_ms=self._entropy.now_ms(),
-        )
-        self._submit(change, reply, answer=admitted)
+        self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None, resends=True)
 
     def _ended(self, result: tuple[WorkerStruct, TurnEnd | None]) -> WorkerStruct:
         committed, end = result
@@ -153,13 +180,21 @@ class WorkerCalls:
         return committed
 
     def _submit(
-        self, change: Change[T], reply: Reply, *, answer: Callable[[T], WorkerStruct], terminal: bool = False
+        self,
+        change: Change[T],
+        reply: Reply,
+        *,
+        answer: Callable[[T], WorkerStruct],
+        terminal: bool = False,
+        resends: bool = False,
     ) -> None:
+        """Queue a transaction. `resends`: the worker can send blobs that are missing, and is told which."""
+
         def done(result: outcome.Outcome[T]) -> None:
             match result:
                 case outcome.Value(value=value):
                     reply(encode(answer(value)))
-                case outcome.Error(error=BlobMissing(hashes=hashes)):
+                case outcome.Error(error=BlobMissing(hashes=hashes)) if resends:
                     reply(encode(Committed(message_sequence=0, missing_blobs=hashes)))
                 case outcome.Error(error=PeenError() as refused):
                     reply(_error(refused))
@@ -168,6 +203,10 @@ class WorkerCalls:
                     reply(WireError(code="INTERNAL_SERVER_ERROR", message="internal server error"))
 
         self._database.submit(change, done, terminal=terminal)
+
+
+def _nobody(_execution_id: bytes) -> None:
+    """No history of runs is kept."""
 
 
 def _same(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from peen.session.ending import Ending
 from peen.wire.client import MessageSend
 
 
@@ -42,6 +43,8 @@ class RunningTurn:
     """Set for a turn that goes on after a pause."""
     is_stopped: bool = False
     """Whether the fence of a Stop is stored: whatever happens next, the turn ends as cancelled."""
+    taken: Ending | None = None
+    """How it ends because its execution was taken from a worker that let all leases run out."""
 
 
 @dataclass(frozen=True, slots=True)

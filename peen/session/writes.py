@@ -15,7 +15,19 @@ from peen.ids import SessionNo
 from peen.session import compaction
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
-from peen.store import audit, compactions, executions, feed, generations, inbox, messages, sessions, snapshots, turns
+from peen.store import (
+    audit,
+    compactions,
+    executions,
+    feed,
+    generations,
+    inbox,
+    leases,
+    messages,
+    sessions,
+    snapshots,
+    turns,
+)
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
@@ -36,9 +48,11 @@ from peen.wire.worker import (
     EventRecord,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     MessageRecord,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
     SaveBlobs,
@@ -87,13 +101,13 @@ class TurnEnd:
 
 
 def open_turn(
-    tx: Tx, writer: Writer, request: OpenTurn, *, execution_id: bytes, run_id: bytes, at_ms: int
+    tx: Tx, writer: Writer, request: OpenTurn, *, execution_id: bytes, run_id: bytes, at_ms: int, clock_ms: int = 0
 ) -> OpenedTurn:
     """Admission. The message that the turn opens with leaves the inbox in the same transaction.
 
     Raises: StaleClaim if that message is not waiting to open this turn (any more), or the generation has ended.
     """
-    generations.check_live(tx, writer.generation_no)
+    generation_id = generations.check_live(tx, writer.generation_no)
     turn_id = UUID(request.turn_id).bytes
     waiting = inbox.by_turn(tx, writer.session_no, turn_id)
     if waiting is None or waiting.state not in ("opening", "deferred"):
@@ -122,8 +136,9 @@ def open_turn(
     execution_no = executions.create_root(
         tx, execution_id=execution_id, session_no=no, turn_no=turn_no, holder=bytes.fromhex(request.holder),
         generation_no=writer.generation_no, round_limit=request.round_limit,
-        tool_parallelism=request.tool_parallelism, at_ms=at_ms,
+        tool_parallelism=request.tool_parallelism, at_ms=at_ms, clock_ms=clock_ms,
     )  # fmt: skip
+    _note_adoption(tx, execution_no, generation_id, request.holder, at_ms=at_ms)
     executions.keep_context(tx, execution_no, bytes(request.request_settings))
     audit.open_run(
         tx, run_id=run_id, session_no=no, turn_no=turn_no, execution_no=execution_no, model=request.model,
@@ -151,13 +166,16 @@ def open_turn(
     )  # fmt: skip
 
 
-def restore(tx: Tx, writer: Writer, request: RestoreExecution) -> RestoredExecution:
+def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, clock_ms: int = 0) -> RestoredExecution:
     """A worker takes hold of a resumed execution and reads how far it came. Raises: StaleClaim."""
-    generations.check_live(tx, writer.generation_no)
+    generation_id = generations.check_live(tx, writer.generation_no)
     found = executions.details(tx, UUID(request.execution_id).bytes)
     if found is None or found.session_no != writer.session_no:
         raise StaleClaim("no such execution in this session")
-    executions.adopt(tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no)
+    executions.adopt(
+        tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no, clock_ms=clock_ms
+    )
+    _note_adoption(tx, found.no, generation_id, request.holder, at_ms=at_ms)
     settings = msgspec.json.decode(found.context or b"{}")
     turn = turns.by_no(tx, found.turn_no)
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
@@ -222,6 +240,12 @@ class _Seen(msgspec.Struct):
 _decode_seen: Final = msgspec.json.Decoder(_Seen).decode
 
 
+def _note_adoption(tx: Tx, execution_no: int, generation_id: bytes, holder: str, *, at_ms: int) -> None:
+    """Which worker took hold of an execution, and when: the row itself knows the last one only."""
+    data: dict[str, object] = {"workerGenerationId": str(UUID(bytes=generation_id)), "holder": holder}
+    executions.add_event(tx, execution_no, "execution.adopted", data, at_ms=at_ms)
+
+
 def history_page(db: Reader, writer: Writer, request: HistoryPage) -> HistoryRows:
     found, has_more = messages.history(
         db, writer.session_no, after=request.after_sequence, up_to=request.up_to_sequence,
@@ -246,10 +270,12 @@ def commit_steps(
     payload: bytes,
     next_turn_id: bytes,
     at_ms: int,
+    clock_ms: int = 0,
     run_id: bytes = b"",
 ) -> tuple[Committed, TurnEnd | None]:
     """End steps, write what they produced, begin others; with a terminal, end the turn.
 
+    `clock_ms` is the clock of leases: a step that lost its own is not completed.
     `payload` is the request as it came: a completion that was saved before must be repeated with the same bytes,
     and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes, `run_id`
     for the audit of a compaction.
@@ -267,6 +293,7 @@ def commit_steps(
             payload=payload,
             generation_no=writer.generation_no,
             at_ms=at_ms,
+            clock_ms=clock_ms,
         )
         for completion in request.completions
     ]
@@ -298,7 +325,9 @@ def commit_steps(
         summary = compaction.record(
             tx, execution, turn, made, step=step, generation_no=writer.generation_no, run_id=run_id, at_ms=at_ms
         )
-    committed, end = _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms)
+    committed, end = _follow(
+        tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms
+    )
     return (committed if summary is None else msgspec.structs.replace(committed, summary=summary)), end
 
 
@@ -307,6 +336,13 @@ def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:
     generations.check_live(tx, writer.generation_no)
     writer.blobs.save(tx, writer.session_no, [Blob(blob.digest, blob.data) for blob in request.blobs])
     return BlobsSaved()
+
+
+def renew(tx: Tx, writer: Writer, request: RenewLeases, *, clock_ms: int) -> LeasesRenewed:
+    """Whoever holds an execution says that it is at work. Raises: StaleClaim, also if that comes too late."""
+    execution = _held(tx, writer, request.execution_id, request.holder)
+    leases.renew(tx, execution.no, generation_no=writer.generation_no, clock_ms=clock_ms)
+    return LeasesRenewed()
 
 
 def is_tool_step(step: str) -> bool:
@@ -323,6 +359,7 @@ def _follow(
     *,
     next_turn_id: bytes,
     at_ms: int,
+    clock_ms: int,
 ) -> tuple[Committed, TurnEnd | None]:
     """What begins at once: steps, the delivery of messages that wait, or the end of the turn.
 
@@ -333,7 +370,7 @@ def _follow(
     if goes_on:
         assert request.continuation is not None
         claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
-    _begin(tx, writer, execution, claims, passed, at_ms=at_ms)
+    _begin(tx, writer, execution, claims, passed, at_ms=at_ms, clock_ms=clock_ms)
     begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
     delivered: list[MessageRecord] = []
     if begins_round and inbox.anything_waits(tx, writer.session_no, execution.turn_no):
@@ -354,6 +391,7 @@ def _begin(
     passed: Sequence[Completion],
     *,
     at_ms: int,
+    clock_ms: int,
 ) -> None:
     """Save the inputs of steps that begin; those that are passed over have ended with that."""
     over = {completion.step: completion for completion in passed}
@@ -362,7 +400,7 @@ def _begin(
         if completion is None:
             executions.claim(
                 tx, execution.no, claim, given=writer.put(tx, claim.given), generation_no=writer.generation_no,
-                at_ms=at_ms,
+                at_ms=at_ms, clock_ms=clock_ms,
             )  # fmt: skip
         else:
             executions.add_passed(tx, execution.no, claim, completion, generation_no=writer.generation_no, at_ms=at_ms)
@@ -449,7 +487,6 @@ def _complete(tx: Tx, writer: Writer, execution: ExecutionRow, turn: TurnRow, te
 
 
 def _held(tx: Tx, writer: Writer, execution_id: str, holder: str) -> ExecutionRow:
-    generations.check_live(tx, writer.generation_no)
     execution = executions.held(
         tx, UUID(execution_id).bytes, holder=bytes.fromhex(holder), generation_no=writer.generation_no
     )

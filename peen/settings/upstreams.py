@@ -13,14 +13,19 @@ import msgspec
 from peen.settings.environment import is_reserved
 from peen.wire.worker import UpstreamConfig
 
-KNOWN_TYPES: Final = ("openai", "scripted")
+KNOWN_TYPES: Final = ("anthropic", "openai", "scripted", "zai-coding")
 EMBEDDED: Final = UpstreamConfig(name="scripted", type="scripted")
 EMBEDDED_MODEL: Final = "scripted/demo"
 
+_APIS: Final = ("chat", "responses")
+_OWNERS: Final = {"anthropic": "Anthropic", "openai": "OpenAI", "zai-coding": "Z.ai"}
+"""Who is behind the own address of a type."""
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ADAPTERS_TO_COME: Final = {"ANTHROPIC_API_KEY": "anthropic"}
-_OPENAI_KEY: Final = "OPENAI_API_KEY"
-_OPENAI_URL: Final = "OPENAI_BASE_URL"
+_AMBIENT: Final = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+    "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"),
+}
+"""Types that a key alone is enough for, in the order of preference: the variables of the key and of the base URL."""
 
 
 def parse_upstreams(text: str, environ: Mapping[str, str], config_dir: Path) -> tuple[UpstreamConfig, ...]:
@@ -48,33 +53,35 @@ def parse_upstreams(text: str, environ: Mapping[str, str], config_dir: Path) -> 
 def choose_upstreams(environ: Mapping[str, str]) -> tuple[tuple[UpstreamConfig, ...], str]:
     """What is used while PEEN_UPSTREAMS is not set, and a sentence that says why.
 
-    Raises: ValueError if OPENAI_BASE_URL is needed and wrong.
+    Raises: ValueError if a base URL is needed and wrong.
     """
-    missing = "".join(
-        f"{variable} is set, but the upstream type `{adapter}` is not part of this release. "
-        for variable, adapter in _ADAPTERS_TO_COME.items()
-        if environ.get(variable)
-    )
-    if environ.get(_OPENAI_KEY):
-        return (_openai(environ),), f"{missing}{_OPENAI_KEY} is set: using the upstream `openai` (openai)."
+    found = tuple(_ambient(kind, environ) for kind, (key, _) in _AMBIENT.items() if environ.get(key))
+    if found:
+        keys = [upstream.api_key_env or "" for upstream in found]
+        return found, _explained(found, " and ".join(keys), verb="are" if len(keys) > 1 else "is")
     used = f"using the embedded upstream `scripted` (model {EMBEDDED_MODEL}), which needs no key and no network"
-    return (EMBEDDED,), f"{missing}{'Without another key' if missing else 'PEEN_UPSTREAMS is not set'}: {used}."
+    return (EMBEDDED,), f"PEEN_UPSTREAMS is not set: {used}."
 
 
-def _openai(environ: Mapping[str, str]) -> UpstreamConfig:
-    url = environ.get(_OPENAI_URL) or None
+def _ambient(kind: str, environ: Mapping[str, str]) -> UpstreamConfig:
+    key, url_variable = _AMBIENT[kind]
+    url = environ.get(url_variable) or None
     if url is not None:
         try:
             _check_url(url)
         except ValueError:
-            raise ValueError(f"{_OPENAI_URL} is not an http or https URL") from None
-    return UpstreamConfig(name="openai", type="openai", base_url=url, api_key_env=_OPENAI_KEY)
+            raise ValueError(f"{url_variable} is not an http or https URL") from None
+    return UpstreamConfig(name=kind, type=kind, base_url=url, api_key_env=key)
 
 
 def explain_upstreams(upstreams: tuple[UpstreamConfig, ...], source: str) -> str:
     """The same sentence for configured upstreams. `source` is the variable or file that they come from."""
+    return _explained(upstreams, source, verb="is")
+
+
+def _explained(upstreams: tuple[UpstreamConfig, ...], source: str, *, verb: str) -> str:
     names = ", ".join(f"`{upstream.name}` ({upstream.type})" for upstream in upstreams)
-    return f"{source} is set: using the upstream{'s' if len(upstreams) > 1 else ''} {names}."
+    return f"{source} {verb} set: using the upstream{'s' if len(upstreams) > 1 else ''} {names}."
 
 
 def _checked(entry: UpstreamConfig, seen: set[str], environ: Mapping[str, str], config_dir: Path) -> UpstreamConfig:
@@ -88,11 +95,22 @@ def _checked(entry: UpstreamConfig, seen: set[str], environ: Mapping[str, str], 
         _check_url(entry.base_url)
     if entry.api_key_env is not None:
         _check_key_variable(entry.api_key_env, environ)
-    if entry.type == "openai" and entry.base_url is None and entry.api_key_env is None:
-        raise ValueError("apiKeyEnv is missing: without a baseUrl the provider is OpenAI, which wants a key")
+    _check_remote_fields(entry)
     if entry.script is None:
         return entry
     return msgspec.structs.replace(entry, script=str(_script(entry.script, config_dir)))
+
+
+def _check_remote_fields(entry: UpstreamConfig) -> None:
+    owner = _OWNERS.get(entry.type)
+    if owner is not None and entry.base_url is None and entry.api_key_env is None:
+        raise ValueError(f"apiKeyEnv is missing: without a baseUrl the provider is {owner}, which wants a key")
+    if entry.api is not None and entry.type != "openai":
+        raise ValueError(f"api belongs to upstreams of the type 'openai', not {entry.type!r}")
+    if entry.api is not None and entry.api not in _APIS:
+        raise ValueError(f"api {entry.api!r} is neither {' nor '.join(map(repr, _APIS))}")
+    if not entry.stream and owner is None:
+        raise ValueError(f"stream belongs to upstreams of a provider, not of the type {entry.type!r}")
 
 
 def _check_url(url: str) -> None:

@@ -81,6 +81,16 @@ SELECT first + min(made, :last_attempt), :state, :generation_no, :request_sequen
           FROM (SELECT (no << 32) + :slot AS first FROM model_run
                  WHERE no = coalesce(:run_no, (SELECT no FROM model_run WHERE turn_no = :turn_no
                                                   AND execution_no = :execution_no AND stage = 'turn'))) r)
+ WHERE true
+ON CONFLICT (key) DO UPDATE
+   SET state = excluded.state, generation_no = excluded.generation_no, request_sequence = excluded.request_sequence,
+       request = coalesce(excluded.request, request), response = excluded.response,
+       response_model = excluded.response_model, finish_reason = excluded.finish_reason,
+       prompt_tokens = excluded.prompt_tokens, completion_tokens = excluded.completion_tokens,
+       reasoning_tokens = excluded.reasoning_tokens, cache_read_tokens = excluded.cache_read_tokens,
+       cache_write_tokens = excluded.cache_write_tokens, failure_kind = excluded.failure_kind,
+       failure_detail = excluded.failure_detail, started_at_ms = excluded.started_at_ms,
+       completed_at_ms = excluded.completed_at_ms
 RETURNING key
 """
 _SELECT_RUN: Final = """

@@ -10,8 +10,9 @@ import msgspec
 
 from peen.errors import StaleClaim, StepConflict
 from peen.ids import SessionNo
-from peen.store import keys
+from peen.store import generations, keys
 from peen.store.database import Reader, Tx
+from peen.store.leases import LEASE_MS
 from peen.wire.worker import Claim, Completion
 
 ENGINE_VERSION: Final = 1
@@ -47,12 +48,17 @@ _SELECT: Final = """
 SELECT no, id, session_no, turn_no, state, pause_reason, control_revision, holder, generation_no FROM execution
 """
 _BY_ID: Final = _SELECT + " WHERE id = ?"
+_HELD: Final = """
+SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no, g.no
+  FROM execution e LEFT JOIN generation g ON g.no = ? AND g.ended_at_ms IS NULL
+ WHERE e.id = ?
+"""
 _BY_TURN: Final = _SELECT + " WHERE turn_no = ? AND kind = 'root'"
 _CREATE: Final = """
 INSERT INTO execution (id, session_no, kind, turn_no, state, stop_revision, holder, generation_no, engine_version,
-                       round_limit, tool_parallelism, created_at_ms)
+                       round_limit, tool_parallelism, created_at_ms, lease_until_ms)
 SELECT :id, no, 'root', :turn_no, 'running', stop_revision, :holder, :generation_no, :engine, :round_limit,
-       :tool_parallelism, :at_ms
+       :tool_parallelism, :at_ms, :lease_until_ms
   FROM session WHERE no = :session_no
 RETURNING no
 """
@@ -80,17 +86,17 @@ ON CONFLICT (key) DO UPDATE
 RETURNING key
 """
 _CLAIM: Final = """
-INSERT INTO activity (key, kind, call_id, state, generation_no, given, started_at_ms)
-VALUES (?, ?, ?, 'running', ?, ?, ?)
+INSERT INTO activity (key, kind, call_id, state, generation_no, given, started_at_ms, lease_until_ms)
+VALUES (?, ?, ?, 'running', ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE
    SET state = 'running', attempt = attempt + 1, generation_no = excluded.generation_no,
-       started_at_ms = excluded.started_at_ms, ended_at_ms = NULL
- WHERE state = 'interrupted'
+       started_at_ms = excluded.started_at_ms, ended_at_ms = NULL, lease_until_ms = excluded.lease_until_ms
+ WHERE state = 'interrupted' OR (state = 'running' AND kind <> 'effect' AND lease_until_ms <= ?)
 RETURNING attempt
 """
 _COMPLETE: Final = """
-UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?
- WHERE key = ? AND state = 'running' AND generation_no = ?
+UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?, lease_until_ms = 0
+ WHERE key = ? AND state = 'running' AND generation_no = ? AND lease_until_ms > ?
 RETURNING key
 """
 _PAYLOAD: Final = "SELECT state, payload_sha256 FROM activity WHERE key = ?"
@@ -109,8 +115,9 @@ SELECT key, kind, generation_no, started_at_ms FROM activity
 _CREATED: Final = "UPDATE execution SET context = ? WHERE no = ?"
 _DETAILS: Final = """
 SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no,
-       e.kind, e.round_limit, e.tool_parallelism, e.context, e.created_at_ms, e.ended_at_ms, t.id
-  FROM execution e JOIN turn t ON t.no = e.turn_no
+       e.kind, e.round_limit, e.tool_parallelism, e.context, e.created_at_ms, e.ended_at_ms, t.id,
+       a.caller, a.created_at_ms
+  FROM execution e JOIN turn t ON t.no = e.turn_no LEFT JOIN admission a ON a.execution_no = e.no
 """
 _DETAILS_BY_ID: Final = _DETAILS + " WHERE e.id = ?"
 _DETAILS_PAGE: Final = _DETAILS + " WHERE e.session_no = ? ORDER BY e.no DESC LIMIT ? OFFSET ?"
@@ -127,7 +134,9 @@ UPDATE execution
 RETURNING control_revision
 """
 _ADOPT: Final = """
-UPDATE execution SET holder = ?, generation_no = ? WHERE no = ? AND state = 'running' AND holder IS NULL RETURNING no
+UPDATE execution SET holder = ?, generation_no = ?, lease_until_ms = ?
+ WHERE no = ? AND state = 'running' AND holder IS NULL
+RETURNING no
 """
 _ABANDON: Final = """
 UPDATE execution SET state = 'cancelled', holder = NULL, ended_at_ms = ?, control_revision = control_revision + 1
@@ -157,14 +166,15 @@ def create_root(
     round_limit: int,
     tool_parallelism: int,
     at_ms: int,
+    clock_ms: int = 0,
 ) -> int:
-    """Number of the new root execution, held by `holder` of that generation."""
+    """Number of the new root execution, held by `holder` of that generation, with a lease from `clock_ms` on."""
     row = tx.row(
         _CREATE,
         {
             "id": execution_id, "session_no": session_no, "turn_no": turn_no, "holder": holder,
             "generation_no": generation_no, "engine": ENGINE_VERSION, "round_limit": round_limit,
-            "tool_parallelism": tool_parallelism, "at_ms": at_ms,
+            "tool_parallelism": tool_parallelism, "at_ms": at_ms, "lease_until_ms": clock_ms + LEASE_MS,
         },
     )  # fmt: skip
     assert row is not None
@@ -175,11 +185,14 @@ def held(tx: Tx, execution_id: bytes, *, holder: bytes, generation_no: int) -> E
     """The execution, if this holder of this generation may write to it now.
 
     One that a Stop has paused is still held until its turn has ended, for results of tools that had begun before.
-    Raises: StaleClaim if it does not exist, has ended, is paused otherwise, or somebody else holds it.
+    Raises: StaleClaim if it does not exist, has ended, is paused otherwise, or somebody else holds it; if the
+    generation has ended, whether its process knows it or not.
     """
-    row = by_id(tx, execution_id)
-    if row is None:
+    found = tx.row(_HELD, (generation_no, execution_id))
+    if found is None or found[-1] is None:
+        generations.check_live(tx, generation_no)
         raise StaleClaim("no such execution")
+    row = ExecutionRow(*found[:-1])
     is_open = row.state == "running" or (row.state == "paused" and row.pause_reason == STOP)
     if not is_open or row.holder != holder or row.generation_no != generation_no:
         raise StaleClaim(f"this execution is {row.state} and not held by the writer: stop, and write nothing more")
@@ -223,35 +236,50 @@ def pause(tx: Tx, no: int, *, reason: str, at_ms: int) -> None:
     release(tx, no, at_ms=at_ms)
 
 
-def claim(tx: Tx, execution_no: int, claim: Claim, *, given: bytes, generation_no: int, at_ms: int) -> None:
-    """Save the input of a step, as `Blobs.put` made it, and mark it running, before any of its work is done.
+def claim(
+    tx: Tx, execution_no: int, claim: Claim, *, given: bytes, generation_no: int, at_ms: int, clock_ms: int = 0
+) -> None:
+    """Save the input of a step, as `Blobs.put` made it, and mark it running under a lease from `clock_ms` on.
 
-    A step that was interrupted, and may be done again, gets another attempt with the input that was saved first.
-    Raises: StepConflict if the step runs, has ended, or had an effect that nobody has looked at.
+    That comes before any of its work.
+
+    A step that was interrupted, or has lost its lease, and may be done again, gets another attempt with the input that
+    was saved first.
+    Raises: StepConflict if the step runs, has ended, or may have had an effect that nobody has looked at.
     """
     key = keys.join(execution_no, keys.step_position(claim.step))
-    row = tx.row(_CLAIM, (key, claim.kind, claim.call_id, generation_no, given, at_ms))
+    lease = (clock_ms + LEASE_MS, clock_ms)
+    row = tx.row(_CLAIM, (key, claim.kind, claim.call_id, generation_no, given, at_ms, *lease))
     if row is None:
         raise StepConflict(f"step {claim.step} cannot begin: it has begun before and was not interrupted")
 
 
 def complete(
-    tx: Tx, execution_no: int, completion: Completion, *, output: bytes, payload: bytes, generation_no: int, at_ms: int
+    tx: Tx,
+    execution_no: int,
+    completion: Completion,
+    *,
+    output: bytes,
+    payload: bytes,
+    generation_no: int,
+    at_ms: int,
+    clock_ms: int = 0,
 ) -> bool:
     """Save the outcome of a running step, its `output` as `Blobs.put` made it; False if exactly this was saved before
     (and nothing changes).
 
     `payload` is everything that commits with the completion: a repeat must be identical in all of it.
-    Raises: StepConflict if the step was completed with another payload; StaleClaim if it is not running.
+    Raises: StepConflict if the step was completed with another payload; StaleClaim if it is not running, or its lease
+    has run out.
     """
     key = keys.join(execution_no, keys.step_position(completion.step))
     digest = hashlib.sha256(payload).digest()
     state = "failed" if completion.failed else "completed"
-    if tx.row(_COMPLETE, (state, output, digest, at_ms, key, generation_no)) is not None:
+    if tx.row(_COMPLETE, (state, output, digest, at_ms, key, generation_no, clock_ms)) is not None:
         return True
     row = tx.row(_PAYLOAD, (key,))
     if row is None or row[0] not in ("completed", "failed"):
-        raise StaleClaim(f"step {completion.step} is not running under this worker generation")
+        raise StaleClaim(f"step {completion.step} is not running under a lease of this worker generation")
     if row[1] != digest:
         raise StepConflict(f"step {completion.step} was completed before with another result")
     return False
@@ -311,7 +339,10 @@ def pause_reason(db: Reader | Tx, session_no: SessionNo) -> str | None:
 
 
 class ExecutionDetails(NamedTuple):
-    """An execution with what it was started with. `context` is the JSON of its frozen settings."""
+    """An execution with what it was started with. `context` is the JSON of its frozen settings.
+
+    `admitted_by` says who wants it to go on when other turns have ended; None if nobody does.
+    """
 
     no: int
     id: bytes
@@ -329,6 +360,8 @@ class ExecutionDetails(NamedTuple):
     created_at_ms: int
     ended_at_ms: int | None
     turn_id: bytes
+    admitted_by: str | None = None
+    admitted_at_ms: int | None = None
 
 
 def keep_context(tx: Tx, no: int, context: bytes) -> None:
@@ -397,9 +430,12 @@ def resume(
     return int(row[0])
 
 
-def adopt(tx: Tx, no: int, *, holder: bytes, generation_no: int) -> None:
-    """Take hold of a resumed execution. Raises: StaleClaim if somebody holds it, or it does not run."""
-    if tx.row(_ADOPT, (holder, generation_no, no)) is None:
+def adopt(tx: Tx, no: int, *, holder: bytes, generation_no: int, clock_ms: int = 0) -> None:
+    """Take hold of a resumed execution, with a lease from `clock_ms` on.
+
+    Raises: StaleClaim if somebody holds it, or it does not run.
+    """
+    if tx.row(_ADOPT, (holder, generation_no, clock_ms + LEASE_MS, no)) is None:
         raise StaleClaim("this execution is not waiting for a worker")
 
 

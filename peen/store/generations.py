@@ -56,7 +56,7 @@ UPDATE generation SET state = 'starting', process_id = ?, process_started = ?, s
 """
 _READY: Final = "UPDATE generation SET state = 'ready' WHERE id = ? AND state = 'starting'"
 _STOPPING: Final = "UPDATE generation SET state = 'stopping' WHERE id = ? AND state IN ('starting', 'ready')"
-_LIVES: Final = "SELECT 1 FROM generation WHERE no = ? AND ended_at_ms IS NULL"
+_LIVES: Final = "SELECT id FROM generation WHERE no = ? AND ended_at_ms IS NULL"
 _END: Final = """
 UPDATE generation SET state = ?, failure_detail = ?, exit_code = ?, ended_at_ms = ?
  WHERE id = ? AND state NOT IN ('stopped', 'failed')
@@ -103,10 +103,13 @@ def ended(tx: Tx, generation_id: bytes, *, state: str, detail: str | None, exit_
     tx.execute(_END, (state, detail, exit_code, at_ms, generation_id))
 
 
-def check_live(tx: Tx, no: int) -> None:
-    """Raises: StaleClaim if the generation has ended, whether its process knows it or not."""
-    if tx.row(_LIVES, (no,)) is None:
+def check_live(tx: Tx, no: int) -> bytes:
+    """Its id. Raises: StaleClaim if the generation has ended, whether its process knows it or not."""
+    row = tx.row(_LIVES, (no,))
+    if row is None:
         raise StaleClaim("this worker generation has ended: stop, and write nothing more")
+    generation_id: bytes = row[0]
+    return generation_id
 
 
 def by_id(db: Reader | Tx, generation_id: bytes) -> GenerationRow | None:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from peen.ids import SessionNo
 from peen.store import feed, keys, sessions
 from peen.store.database import Reader, Tx, Value
 from peen.store.feed import NewEvent
-from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
+from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord, ToolCallRecord
 
 
 class MessageRow(NamedTuple):
@@ -35,8 +36,8 @@ class MessageRow(NamedTuple):
 
 _INSERT: Final = """
 INSERT INTO message (key, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
-                     injected_kind, created_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     injected_kind, provider_reasoning, created_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _PAGE: Final = """
 SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thinking, m.tool_calls, m.tool_call_id,
@@ -46,7 +47,7 @@ SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thin
 """
 _SELECT_HISTORY: Final = """
 SELECT key & 0xFFFFFFFF, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
-       injected_kind
+       injected_kind, provider_reasoning
   FROM message
 """
 _HISTORY: Final = _SELECT_HISTORY + " WHERE key > ? AND key <= ? ORDER BY key"
@@ -97,9 +98,10 @@ def append_with_events(
 
 def _row(key: int, turn_no: int, message: MessageRecord, at_ms: int) -> tuple[Value, ...]:
     calls = None if message.tool_calls is None else msgspec.json.encode(message.tool_calls)
+    reasoning = None if message.provider_reasoning == NOTHING else bytes(message.provider_reasoning)
     return (
         key, turn_no, message.role, message.content, message.model, message.thinking, calls, message.tool_call_id,
-        int(message.is_error), int(message.injected), message.injected_kind, at_ms,
+        int(message.is_error), int(message.injected), message.injected_kind, reasoning, at_ms,
     )  # fmt: skip
 
 
@@ -137,6 +139,7 @@ def history(
         record = message.message
         # Six bytes is the longest JSON escape of one character.
         size += 512 + 6 * (len(record.content) + len(record.thinking or "")) + len(row[6] or b"")
+        size += len(record.provider_reasoning)
         if found and size > max_bytes:
             cursor.close()
             return found, True
@@ -150,11 +153,12 @@ def of_turn(db: Reader | Tx, turn_no: int) -> list[HistoryMessage]:
 
 
 def _history_message(row: tuple[Any, ...]) -> HistoryMessage:
-    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind = row
+    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind, reasoning = row
     record = MessageRecord(
         role=role, content=content, model=model, thinking=thinking,
         tool_calls=None if calls is None else _TOOL_CALLS.decode(calls),
         tool_call_id=call_id, is_error=bool(is_error), injected=bool(injected), injected_kind=kind,
+        provider_reasoning=NOTHING if reasoning is None else Raw(reasoning),
     )  # fmt: skip
     return HistoryMessage(sequence=sequence, turn=turn_no, message=record)
 

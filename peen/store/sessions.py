@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from peen.errors import SessionNotFound
 from peen.ids import SessionNo
 from peen.store.database import Reader, Tx
 
@@ -83,6 +84,12 @@ def by_no(db: Reader | Tx, no: SessionNo) -> SessionRow | None:
     """Also one that is being deleted: `by_id` and all lists hide it."""
     row = db.row(_BY_NO, (no,))
     return None if row is None else SessionRow(*row)
+
+
+def check_kept(tx: Tx, no: SessionNo) -> None:
+    """Raises: SessionNotFound if the session is being deleted, or is gone."""
+    if tx.row("SELECT 1 FROM session WHERE no = ? AND deleting_at_ms IS NULL", (no,)) is None:
+        raise SessionNotFound("this session was deleted")
 
 
 def by_workspace(db: Reader | Tx, workspace: str) -> SessionRow | None:

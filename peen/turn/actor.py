@@ -63,17 +63,17 @@ class TurnActor:
                 summarizer = summarizer_of(self._shop, model)
                 request = admission(command, self._shop, model, holder, summarizer)
                 opened = await self._shop.journal.open_turn(request)
-                prepare = partial(opened_scene, command, self._shop, request, summarizer, opened)
+                prepare = partial(opened_scene, command, self._shop, model, request, summarizer, opened)
                 self._hold(opened.execution_id, holder, opened.message_sequence)
             case ResumeTurn(execution_id=execution_id):
                 restored = await self._shop.journal.restore(RestoreExecution(execution_id=execution_id, holder=holder))
                 upstream, model = self._shop.models.resolve(restored.model)
                 if restored.window is not None:
                     self._shop.windows.setdefault(restored.model, restored.window)
-                prepare = partial(restored_scene, self._shop, restored)
+                prepare = partial(restored_scene, self._shop, model, restored)
                 self._hold(execution_id, holder, restored.message_sequence)
         await supervised(
-            partial(self._work, prepare, upstream, model),
+            partial(self._hold_and_work, partial(self._work, prepare, upstream, model)),
             name=f"turn {self._command.turn_id}",
             failed=self._record_failure,
             expected=(LinkLost, StaleClaim),  # the worker is lost, or a Stop ended the turn
@@ -84,6 +84,14 @@ class TurnActor:
         self._steps.message_sequence = message_sequence
         if self._shop.work is not None:
             self._caller = Caller(self._shop.work, execution_id, holder)
+
+    async def _hold_and_work(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Renew the turn's leases as long as it works. One that is lost ends the work: nothing would count."""
+        assert self._steps is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._steps.keep_leases)
+            await work()
+            nursery.cancel_scope.cancel()
 
     async def _work(self, prepare: Callable[[], Awaitable[Scene]], upstream: Upstream, model: ModelInfo) -> None:
         settings, steps = self._shop.settings, self._steps
@@ -104,7 +112,7 @@ class TurnActor:
             keeper=keeper,
             blocks=blocks,
             steps=steps,
-            sent=SentRequests(self._shop.known_blobs),
+            sent=SentRequests(self._shop.known_blobs, model),
             entropy=self._shop.entropy,
         )
         loop = AgentLoop(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,6 +14,7 @@ from peen.context.projection import Conversation
 from peen.execution.blocks import event
 from peen.execution.decide import ToolOutput
 from peen.execution.keeper import Past, earlier_of
+from peen.execution.requests import sent_tokens
 from peen.execution.restore import BEGINNING, Start, starting_point
 from peen.harness.compaction import summary_prompt
 from peen.harness.facts import runtime_facts
@@ -129,12 +130,17 @@ def _compaction(summarizer: SummarySettings | None) -> dict[str, object]:
 
 
 async def opened_scene(
-    command: RunTurn, shop: Workshop, request: OpenTurn, summarizer: SummarySettings | None, opened: OpenedTurn
+    command: RunTurn,
+    shop: Workshop,
+    model: ModelInfo,
+    request: OpenTurn,
+    summarizer: SummarySettings | None,
+    opened: OpenedTurn,
 ) -> Scene:
     """A new turn behind the whole history of its session."""
     await shop.transcript.catch_up(opened, shop.journal)
     past = Past(shop.transcript.messages, shop.transcript.earlier)
-    conversation = _beginning(past, shop.transcript.counts)
+    conversation = _beginning(past, shop.transcript, model)
     for message in [*request.messages, *opened.opening]:
         conversation.add(message)
     return Scene(
@@ -149,7 +155,7 @@ async def opened_scene(
     )
 
 
-async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
+async def restored_scene(shop: Workshop, model: ModelInfo, restored: RestoredExecution) -> Scene:
     """A resumed turn as it stood: its own context and no turn that ran in between, what was done, what it had read."""
     transcript = await _transcript_for(shop, restored)
     start = starting_point(restored.steps)
@@ -159,7 +165,7 @@ async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
         transcript.earlier,
         may_summarize=restored.may_summarize,
     )
-    conversation = _beginning(past, transcript.counts)
+    conversation = _beginning(past, transcript, model)
     own = [row for row in messages if row.turn == restored.turn]
     conversation.add_history(_finished_rounds(own, start))
     notes = [row.message for row in own if row.message.role == "system"]
@@ -179,12 +185,12 @@ async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
     )
 
 
-def _beginning(past: Past, counts: Sequence[int]) -> Conversation:
-    """A conversation that stands on the past; `counts` belong to its messages, and perhaps to later ones."""
-    conversation = Conversation()
+def _beginning(past: Past, transcript: Transcript, model: ModelInfo) -> Conversation:
+    """A conversation with this model that stands on the past; the transcript holds that, and perhaps later messages."""
+    conversation = Conversation(partial(sent_tokens, model=model))
     if past.earlier is not None:
         conversation.summarize(past.earlier.text, through=past.earlier.to_sequence)
-    conversation.add_history(past.history, counts)
+    conversation.add_history(past.history, transcript.counts(model))
     return conversation
 
 

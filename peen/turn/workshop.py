@@ -12,11 +12,12 @@ from msgspec import Raw
 
 from peen.context.budget import enforced_window, prompt_budget
 from peen.context.compact import Earlier
-from peen.context.count import Gauge, message_tokens
+from peen.context.count import Gauge
 from peen.entropy import Entropy
 from peen.execution.decide import ToolOutput
 from peen.execution.journal import Journal
 from peen.execution.keeper import earlier_of
+from peen.execution.requests import sent_tokens
 from peen.model.registry import Models
 from peen.model.stream import ModelInfo
 from peen.tool.base import ToolContext
@@ -44,11 +45,13 @@ class Transcript:
     messages: list[HistoryMessage] = field(default_factory=list)
     earlier: Earlier | None = None
     _counts: list[int] = field(default_factory=list)
+    _counted_for: str = ""
 
-    @property
-    def counts(self) -> Sequence[int]:
-        """What the messages count, each counted once."""
-        self._counts += [message_tokens(row.message) for row in self.messages[len(self._counts) :]]
+    def counts(self, model: ModelInfo) -> Sequence[int]:
+        """What the messages count for this model, each counted once."""
+        if self._counted_for != model.name:
+            self._counts, self._counted_for = [], model.name
+        self._counts += [sent_tokens(row.message, model) for row in self.messages[len(self._counts) :]]
         return self._counts
 
     @property

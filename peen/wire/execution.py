@@ -11,6 +11,13 @@ from peen.wire.rest import Answer, Body, Paged
 Revision = Annotated[int, Meta(ge=0)]
 
 
+class Admission(Answer, frozen=True, kw_only=True):
+    """Somebody has asked for paused work to go on: it does when the turn that runs has ended, unless a Stop comes."""
+
+    caller: str
+    admitted_at: str
+
+
 class Execution(Answer, frozen=True, kw_only=True):
     """The durable record of one agent's work on one turn. Its revision changes with every pause and resumption."""
 
@@ -20,14 +27,11 @@ class Execution(Answer, frozen=True, kw_only=True):
     kind: str
     state: str
     pause_reason: str | None = None
+    admission: Admission | None = None
     control_revision: int
     round_limit: int
     created_at: str
     ended_at: str | None = None
-
-
-class ExecutionPage(Paged, frozen=True, kw_only=True):
-    executions: list[Execution]
 
 
 class Activity(Answer, frozen=True, kw_only=True):
@@ -58,11 +62,37 @@ class WaitingMessage(Answer, frozen=True, kw_only=True):
     message: str
 
 
+class ExecutionPage(Paged, frozen=True, kw_only=True):
+    """`waiting` are the accepted messages of the session that a Stop or an interruption left waiting, the oldest first,
+    on every page; one of them may go on by itself with `requestId` and `stopRevision`.
+    """
+
+    executions: list[Execution]
+    stop_revision: int
+    waiting: list[WaitingMessage]
+
+
+class ExecutionRun(Answer, frozen=True, kw_only=True):
+    """One stretch of an execution: from its creation, or from a resumption, to the next pause or to its end.
+
+    `outcome` is `running`, `paused`, `completed`, `failed` or `cancelled`; `reason` is that of a pause, `caller` who
+    let it go on, `worker_generation_id` the worker that took hold of it, if one did.
+    """
+
+    worker_generation_id: str | None = None
+    caller: str | None = None
+    started_at: str
+    ended_at: str | None = None
+    outcome: str
+    reason: str | None = None
+
+
 class ExecutionView(Answer, frozen=True, kw_only=True):
-    """An execution with everything that a decision needs."""
+    """An execution with everything that a decision needs. `runs` is left out of what an agent reads."""
 
     execution: Execution
     stop_revision: int
+    runs: list[ExecutionRun] | None = None
     activities: list[Activity]
     control_events: list[ControlEvent]
     inbox: list[WaitingMessage]

@@ -134,7 +134,8 @@ _EXECUTIONS: Final[tuple[Operation, ...]] = (
         failures=(_NO_EXECUTION, _CONFLICT),
         about=(
             "The same turn goes on with the same ids, block indexes included; `turn.resumed` opens the segment. While "
-            "another turn runs, it waits for its end; a Stop drops it. An uncertain activity must be resolved first."
+            "another turn runs it waits for its end, which the execution shows as `admission`; that outlives the "
+            "controller, and a Stop drops it. An uncertain activity must be resolved first."
         ),
     ),
     Operation(

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from peen.wire.execution import Execution, ExecutionView
+from peen.wire.price import Price
 
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -91,7 +92,11 @@ FromController = HelloAck | Result | Command
 
 
 class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
-    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here."""
+    """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
+
+    `api` is `chat` (the default) or `responses`; without `stream` answers are asked for whole. `prices` are by names of
+    models, which may hold `*`.
+    """
 
     name: str
     type: str
@@ -99,6 +104,9 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     image_input: bool = True
     script: str | None = None
+    api: str | None = None
+    stream: bool = True
+    prices: dict[str, Price] = {}
 
 
 class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
@@ -158,8 +166,22 @@ class ToolCallRecord(WorkerStruct, frozen=True, kw_only=True):
     arguments: Raw
 
 
+class ProviderReasoning(Struct, frozen=True, kw_only=True):
+    """What a provider gave with an answer to have it back, and which model of which upstream it is for.
+
+    `items` are in a form of the upstream's own.
+    """
+
+    upstream: str
+    model: str
+    items: list[Raw]
+
+
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
-    """One row of the transcript, in the order the model receives it."""
+    """One row of the transcript, in the order the model receives it.
+
+    `provider_reasoning` is a `ProviderReasoning`: what the provider wants back as it came, and nobody else gets.
+    """
 
     role: Literal["user", "assistant", "tool", "system"]
     content: str
@@ -170,6 +192,7 @@ class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     is_error: bool = False
     injected: bool = False
     injected_kind: str | None = None
+    provider_reasoning: Raw = NOTHING
 
 
 class EventRecord(WorkerStruct, frozen=True, kw_only=True):
@@ -497,6 +520,17 @@ class Emitted(WorkerStruct, frozen=True, kw_only=True):
     pass
 
 
+class RenewLeases(WorkerStruct, frozen=True, kw_only=True):
+    """Whoever holds an execution is at work: it, and every step that it runs, keep their leases for another minute."""
+
+    execution_id: str
+    holder: str
+
+
+class LeasesRenewed(WorkerStruct, frozen=True, kw_only=True):
+    pass
+
+
 class CallingTool(WorkerStruct, frozen=True, kw_only=True):
     """The tool call that takes a decision: it must be running, in an execution that its worker holds."""
 
@@ -610,6 +644,7 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "blobs.save": (SaveBlobs, BlobsSaved),
     "steps.commit": (CommitSteps, Committed),
     "events.emit": (EmitEvents, Emitted),
+    "leases.renew": (RenewLeases, LeasesRenewed),
     "execution.read": (ReadExecution, ExecutionsRead),
     "execution.resolve": (ResolveExecutionActivity, ExecutionActivityResolved),
     "execution.continue": (ContinueExecution, ContinuationAdmitted),

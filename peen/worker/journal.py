@@ -15,9 +15,11 @@ from peen.wire.worker import (
     Emitted,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     NewBlob,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
     SaveBlobs,
@@ -62,6 +64,9 @@ class LinkJournal:
                 await self._link.call(SaveBlobs(blobs=part), BlobsSaved)
             request = msgspec.structs.replace(request, blobs=[])
         return await self._link.call(request, Committed)
+
+    async def renew(self, request: RenewLeases) -> LeasesRenewed:
+        return await self._link.call(request, LeasesRenewed)
 
     async def emit(self, request: EmitEvents) -> None:
         emitted = self._emitted.setdefault(request.execution_id, deque())

@@ -231,15 +231,18 @@ def test_show_asks_for_session_turns_and_messages(held: Settings, capfd: pytest.
                 answer(200, session_json(), seen),
                 answer(200, {"turns": [{"new": 2}, {"old": 1}], **empty}, seen),
                 answer(200, {"items": [{"later": 2}, {"first": 1}], **empty}, seen),
+                answer(200, {"executions": [], "stopRevision": 0, "waiting": [], **empty}, seen),
             )
         )
         assert main(["session", "show", "--json", SESSION]) == 0
 
     assert [line.split()[1] for line in seen] == [
         "/api/v1/session", "/api/v1/session/turns?limit=10", "/api/v1/messages?limit=20&order=desc",
+        "/api/v1/session/executions?limit=200&offset=0",
     ]  # fmt: skip
     assert (
-        '"turns":[{"old": 1},{"new": 2}],"messages":[{"first": 1},{"later": 2}],"paused":[]}' in capfd.readouterr().out
+        '"turns":[{"old": 1},{"new": 2}],"messages":[{"first": 1},{"later": 2}],"paused":[],"waiting":[]}'
+        in capfd.readouterr().out
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw, structs
 from test_context_projection import RECORDS, reply, result, system, user
 from world_kit import call
 
@@ -14,11 +15,12 @@ from peen.context.compact import choose_source, shortened, stands_for, transcrip
 from peen.context.count import message_tokens, text_tokens
 from peen.context.projection import Conversation
 from peen.context.units import droppable, plan_drop
+from peen.model.reasoning import kept_reasoning
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
 from peen.wire.summary import StandsFor, omitted_text, summary_text, transcript_lines
 from peen.wire.summary import stands_for as parsed
-from peen.wire.worker import HistoryMessage, MessageRecord
+from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord
 
 LONG = "word " * 100
 
@@ -52,6 +54,16 @@ def test_an_answer_and_the_results_of_its_calls_are_one_unit() -> None:
     assert [len(unit.messages) for unit in conversation.units] == [1, 3, 1]
     assert [unit.through for unit in conversation.units] == [5, 5, 5]
     assert conversation.tokens == sum(message_tokens(message) for message in conversation.messages)
+
+
+def test_kept_reasoning_counts_in_its_unit_and_goes_with_it() -> None:
+    kept = kept_reasoning([Raw(b'{"encrypted":"%b"}' % (b"x" * 4000))], upstream="up", model="m")
+    conversation = talk([user("old"), structs.replace(reply("answer"), provider_reasoning=kept)], [user("new")])
+
+    assert conversation.units[1].tokens > 1000
+    assert conversation.drop(excess=1000) == 2
+    assert conversation.tokens < 200
+    assert all(message.provider_reasoning == NOTHING for message in conversation.messages)
 
 
 def test_the_newest_request_and_what_is_not_answered_stay() -> None:
@@ -208,6 +220,42 @@ def test_a_late_result_behind_the_end_of_a_turn_does_not_make_it_a_completed_one
     source = choose_source(rows(TURN, late), talk(TURN, late).units, total=10_000, goal=0)
 
     assert source is None
+
+
+def test_no_summary_ends_at_a_decision_about_paused_work_inside_of_another_turn() -> None:
+    asked = [user(LONG), reply("", call("a")), system("ended")]
+    history = numbered([(1, asked), (2, TURN[:1]), (1, [result("a")]), (2, TURN[1:]), (3, TURN), (4, TURN)])
+    conversation = Conversation()
+    conversation.add_history(history)
+
+    ends = {covered(history, conversation, goal=goal) for goal in range(0, conversation.tokens, 10)}
+    assert ends == {3, 6, 8}
+    assert [unit.through for unit in conversation.units] == [3, 3, 6, 6, 6, 8, 8, 10, 10]
+    assert conversation.messages[4].content.startswith("After its turn had ended, the call look (a) returned.")
+
+
+def test_no_summary_ends_between_a_decision_and_what_the_turn_goes_on_with() -> None:
+    asked = [user(LONG), reply("", call("a")), system("ended")]
+    history = numbered([(1, asked), (2, TURN), (1, [result("a"), reply(LONG)]), (3, TURN), (4, TURN)])
+    conversation = Conversation()
+    conversation.add_history(history)
+
+    assert {covered(history, conversation, goal=goal) for goal in range(0, conversation.tokens, 10)} == {3, 7, 9}
+
+
+def numbered(parts: Sequence[tuple[int, Sequence[MessageRecord]]]) -> list[HistoryMessage]:
+    """Stored rows of these turns, in the order in which they stand in the transcript."""
+    each = [(turn, message) for turn, messages in parts for message in messages]
+    return [HistoryMessage(sequence=at, turn=turn, message=message) for at, (turn, message) in enumerate(each, 1)]
+
+
+def covered(history: Sequence[HistoryMessage], conversation: Conversation, *, goal: int) -> int:
+    """Where the summary ends that brings a conversation down to `goal`."""
+    source = choose_source(history, conversation.units, total=conversation.tokens, goal=goal)
+    assert source is not None
+    assert source.units == sum(unit.through <= source.to_sequence for unit in conversation.units)
+    assert [row.sequence for row in source.rows] == list(range(1, source.to_sequence + 1))
+    return source.to_sequence
 
 
 # --- what a summarizer reads ------------------------------------------------------------------------------------------

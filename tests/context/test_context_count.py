@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
+from msgspec import Raw, structs
 from world_kit import call
 
-from peen.context.count import Gauge, fixed_tokens, message_tokens, text_tokens
+from peen.context.count import BYTES_PER_TOKEN, Gauge, fixed_tokens, message_tokens, text_tokens
+from peen.model.reasoning import kept_reasoning
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord
 
@@ -52,6 +53,14 @@ def test_a_message_counts_what_is_sent_of_it() -> None:
 
     assert message_tokens(with_call) > message_tokens(bare) > text_tokens("text")
     assert message_tokens(shown) == message_tokens(bare)
+
+
+def test_reasoning_that_its_provider_wants_back_counts_by_its_bytes() -> None:
+    bare = MessageRecord(role="assistant", content="text")
+    kept = kept_reasoning([Raw(b'{"encrypted":"%b"}' % (b"x" * 4000))], upstream="up", model="m")
+    reasoned = structs.replace(bare, provider_reasoning=kept)
+
+    assert message_tokens(reasoned) - message_tokens(bare) == len(bytes(kept)) // BYTES_PER_TOKEN > 1000
 
 
 def test_prompt_and_tools_count_in_every_request() -> None:

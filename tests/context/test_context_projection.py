@@ -99,6 +99,43 @@ def test_a_result_after_the_end_of_its_turn_is_told_as_a_system_message_that_nam
         assert part in told.content
 
 
+def test_calls_of_a_turn_that_went_on_after_a_pause_are_replayed_with_their_results() -> None:
+    before = [user("go"), reply("", call("a"), call("b")), result("a"), system("interrupted"), system("goes on")]
+    after = [result("b"), reply("", call("c")), result("c"), reply("done")]
+
+    told = replayed([*before, *after])
+
+    assert told[:3] == [user("go"), reply("", call("a")), result("a")]
+    assert [message.role for message in told[3:6]] == ["system", "system", "system"]
+    assert "the call look (b) returned" in told[5].content
+    assert told[6:] == [reply("", call("c")), result("c"), reply("done")]
+
+
+def test_a_decision_about_other_work_takes_no_result_from_the_turn_that_runs() -> None:
+    stopped = [user("go"), reply("", call("a")), system("stopped")]
+    running = [user("and this"), reply("", call("b")), result("b"), reply("done")]
+    rows = [*turns(stopped, running[:2]), *turns([result("a")], running[2:])]
+    conversation = Conversation()
+
+    conversation.add_history(rows)
+
+    assert list(conversation.messages)[:-1] == [user("go"), system("stopped"), *running]
+    assert "After its turn had ended" in conversation.messages[-1].content
+
+
+def test_a_late_result_names_its_call_although_other_turns_stand_between() -> None:
+    stopped = [user("go"), reply("", call("a", "run")), system("stopped")]
+    between = [user("and this"), reply("", call("a", "look")), result("a"), reply("done")]
+    resumed = [system("goes on"), result("a", "the output"), reply("finished")]
+    rows = [*turns(stopped, between), *turns(resumed)]
+    conversation = Conversation()
+
+    conversation.add_history(rows)
+
+    assert [message.role for message in conversation.messages[-3:]] == ["system", "system", "assistant"]
+    assert "the call run (a) returned" in conversation.messages[-2].content
+
+
 def test_a_result_whose_call_nobody_knows_is_told_as_well() -> None:
     (told,) = replayed([result("ghost", "boo")])
 

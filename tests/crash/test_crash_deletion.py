@@ -20,14 +20,15 @@ JSON = {"Content-Type": "application/json"}
 
 
 def rows(daemon: Daemon) -> dict[str, int]:
-    """Tables that hold anything, read by a connection that Peen knows nothing about."""
+    """Tables that hold anything of a session, read by a connection that Peen knows nothing about."""
     connection = apsw.Connection(str(daemon.state_dir / "peen.db"), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         tables = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         counts = {name: int(connection.execute(f'SELECT count(*) FROM "{name}"').get) for name in tables}
     finally:
         connection.close()
-    return {name: count for name, count in counts.items() if count and name != "sqlite_sequence"}
+    of_the_file = ("sqlite_sequence", "blob_dictionary")
+    return {name: count for name, count in counts.items() if count and name not in of_the_file}
 
 
 def worker_of(workspace: Path) -> int:

@@ -221,6 +221,36 @@ def test_a_resumption_waits_for_the_turn_that_runs_and_other_turns_are_not_part_
         assert states == ["completed", "completed"]
 
 
+def test_a_resumption_that_waits_outlives_the_controller_and_nothing_else_goes_on_with_it() -> None:
+    with short_directory() as home:
+        daemon = scripted_daemon(home, SCRIPT).start()
+        with Client(daemon) as client:
+            session, frame = begin(daemon, client)
+            stop(daemon, client, session, frame)
+            view = the_execution(client, session)
+            wanted = view["execution"]["id"]
+            where, revision = f"/session/executions/{wanted}", view["execution"]["controlRevision"]
+            post(client, session, f"{where}/activities/{uncertain(view)['id']}/resolve", decision="accept",
+                 outcome="it ended", controlRevision=revision)  # fmt: skip
+            client.send(session, "talk", model="scripted/talks")
+            client.until_type("content_block_delta")
+            status, answer = post(client, session, f"{where}/resume", controlRevision=revision)
+            assert (status, answer["execution"]["state"]) == (202, "paused")
+            assert answer["execution"]["admission"]["caller"] == "api"
+        daemon.kill()
+        with daemon.start(), Client(daemon) as client:
+            wait_for(
+                lambda: client.get(where, session)["execution"]["state"] == "completed", "the admitted work to end"
+            )
+            talk = the_execution(client, session)["execution"]
+
+            assert (talk["state"], talk["pauseReason"]) == ("paused", "interrupted")
+            kinds = [item["type"] for item in client.replay(session) if item["type"] in (*ENDS, "turn.resumed")]
+            assert kinds == ["turn.cancelled", "turn.failed", "turn.resumed", "turn.completed"]
+            assert "admission" not in client.get(where, session)["execution"]
+            assert (daemon.workspace_root / "ledger").read_text() == "run\n"
+
+
 def test_a_message_that_a_stop_left_waiting_opens_a_turn_once_somebody_says_so() -> None:
     with short_directory() as home, scripted_daemon(home, SCRIPT) as daemon, Client(daemon) as client:
         session, frame = begin(daemon, client)

@@ -13,7 +13,16 @@ from world_kit import execution_of, frame_types, frames, transcript, uuid
 
 from peen.errors import ModelError
 from peen.model.retry import MAX_ATTEMPTS
-from peen.model.stream import CallDelta, CallStarted, CallStopped, Finished, TextDelta, ThinkingDelta, UsageReported
+from peen.model.stream import (
+    CallDelta,
+    CallStarted,
+    CallStopped,
+    Finished,
+    ReasoningKept,
+    TextDelta,
+    ThinkingDelta,
+    UsageReported,
+)
 from peen.store import executions
 from peen.wire.worker import Usage
 
@@ -51,6 +60,14 @@ async def test_an_attempt_that_fails_is_followed_by_another_which_the_client_hea
         assert actor.state == "completed"
         assert trio.current_time() - began >= 7.0
         assert notes(own) == [{"attempt": 1, "reason": "rate_limited", "status": 429, "delayMs": 7_000}]
+
+
+@pytest.mark.parametrize("reserve", [None, 4000])
+async def test_an_output_reserve_that_is_set_limits_the_answer(reserve: int | None) -> None:
+    async with engine(says("now"), output_reserve_tokens=reserve) as own:
+        await own.run_turn()
+
+        assert own.upstream.requests[0].max_output_tokens == reserve
 
 
 async def test_the_client_hears_of_a_retry_before_the_wait(autojump_clock: MockClock) -> None:
@@ -264,3 +281,23 @@ async def test_ids_that_the_provider_repeats_are_made_unique_for_it_and_for_clie
     assert len(set(ids)) == 3
     assert used == [block["id"] for block in starts if block["type"] == "tool_use"] == ids
     assert [block["tool_use_id"] for block in starts if block["type"] == "tool_result"] == ids
+
+
+async def test_reasoning_for_its_provider_is_saved_and_stored_byte_for_byte_and_shown_to_nobody() -> None:
+    items = [b'{"sealed" : "\\/ \\u00e9"}', b'"call"']
+    kept = b'{"upstream":"up","model":"m","items":[' + b",".join(items) + b"]}"
+    thought: list[Piece] = [ThinkingDelta("hm"), *(ReasoningKept(msgspec.Raw(item)) for item in items)]
+    async with engine([*thought, *asks(("look", work("one")))], says("done"), says("next")) as own:
+        await own.run_turn()
+        await own.run_turn("more")
+        saved = own.db.reader.rows("SELECT output FROM activity WHERE kind = 'model' ORDER BY key LIMIT 1")[0][0]
+        stored = [bytes(row.message.provider_reasoning) for row in transcript(own.db, own.home)]
+        sent = [
+            [bytes(m.provider_reasoning) for m in request.messages if m.tool_calls] for request in own.upstream.requests
+        ]
+        shown = str(frames(own.db, own.home))
+
+    assert kept in bytes(saved)
+    assert stored == [b"null", kept, b"null", b"null", b"null", b"null"]
+    assert sent == [[], [kept], [kept]]
+    assert "sealed" not in shown

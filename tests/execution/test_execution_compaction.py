@@ -15,13 +15,13 @@ from trio.testing import MockClock
 from world_kit import acceptance, check_sequences, execution_of, frames, transcript, uuid
 
 from peen.context.count import fixed_tokens, text_tokens
-from peen.errors import ModelError
+from peen.errors import ModelError, StorageFull
 from peen.model.stream import Finished, ModelRequest, TextDelta, UsageReported
 from peen.session.acceptance import accept_queued
 from peen.store import compactions, executions
 from peen.store.compactions import CompactionRow
 from peen.wire.summary import transcript_lines
-from peen.wire.worker import Usage
+from peen.wire.worker import CommitSteps, Committed, Usage
 
 LONG: Final = "word " * 150
 """157 tokens, as Peen counts them."""
@@ -340,6 +340,30 @@ async def test_an_overloaded_summarizer_is_asked_again(autojump_clock: MockClock
 
         assert kinds(own) == "mmmssm"
         assert own.upstream.requests[3].messages == own.upstream.requests[4].messages
+        assert head(own).sequence == 1
+
+
+async def test_a_summary_that_could_not_be_stored_costs_no_later_turn() -> None:
+    given = await settings_for(700)
+    answers = [says("They said one."), says("It was said again."), says("five")]
+    async with engine(*THREE_TURNS, *answers, **given) as own:
+        await talk(own, f"first {LONG}", f"second {LONG}", "third")
+        commit = own.journal.commit
+
+        async def refuse_once(request: CommitSteps) -> Committed:
+            if request.compaction is None:
+                return await commit(request)
+            own.journal.commit = commit  # type: ignore[method-assign]
+            raise StorageFull("peen.db", "no space")
+
+        own.journal.commit = refuse_once  # type: ignore[method-assign]
+        lost = await own.run_turn("fourth")
+        before = len(own.journal.commits)
+        await talk(own, "fifth")
+
+        assert (lost.state, kinds(own)) == ("failed", "mmmssm")
+        made = [commit for commit in own.journal.commits[before:] if commit.compaction is not None]
+        assert len(made) == 1  # the worker knows that nothing of the lost one is there
         assert head(own).sequence == 1
 
 

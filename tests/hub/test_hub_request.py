@@ -127,9 +127,10 @@ def test_a_body_over_the_limit_is_refused_before_it_is_parsed() -> None:
 
 def test_a_call_without_input_takes_nothing_or_an_empty_object() -> None:
     check_no_body(asked())
-    check_no_body(asked(body=b" {} "))
+    check_no_body(asked(body=b" { } "))
 
-    assert problem(check_no_body, asked(body=b'{"x":1}')) == "body: this call takes none"
+    for body in (b'{"x":1}', b" ", b"\n", b"\x0c{}", b"[]", b"null", b"{}{}"):
+        assert problem(check_no_body, asked(body=body)) == "body: this call takes none"
 
 
 def test_a_session_is_needed_where_it_is_asked_for() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from engine_kit import Attempt, PlayedUpstream, engine, says
 from rest_kit import Office, engine_in, office
 from structlog.testing import capture_logs
@@ -13,7 +15,13 @@ from world_kit import Home, make_home
 from peen.context.count import fixed_tokens
 from peen.errors import ModelError
 from peen.harness.compaction import embedded_prompt
-from peen.model.stream import ModelRequest
+from peen.hub.request import Page
+from peen.hub.rest.audit import runs_page
+from peen.model.price import Prices
+from peen.model.stream import ModelRequest, UsageReported
+from peen.store import sessions
+from peen.wire.price import Price
+from peen.wire.worker import UpstreamConfig, Usage
 
 LONG = "word " * 150
 OVERLOADED = ModelError("try again", kind="server_error", retryable=True, status=503)
@@ -22,16 +30,20 @@ REFUSED = ModelError("no", kind="invalid_request", retryable=False, status=400)
 
 async def summarizing(own: Office, *summaries: Attempt, turns: int = 4) -> Home:
     """A session of so many long turns; the conversation is over its budget at the third."""
-    async with engine(says("x")) as measured:
-        await measured.run_turn("x")
-        request = measured.upstream.requests[0]
-    made = await engine_in(
-        own, _Talker(*summaries), max_context_tokens=fixed_tokens(request.system, request.tools) + 800,
-        output_reserve_tokens=100, compaction_mode="summarize", compaction_max_output_tokens=60,
-    )  # fmt: skip
+    made = await engine_in(own, _Talker(*summaries), **await _settings())
     for number in range(turns):
         await made.run_turn(f"{number} {LONG}")
     return made.home
+
+
+async def _settings() -> dict[str, Any]:
+    async with engine(says("x")) as measured:
+        await measured.run_turn("x")
+        request = measured.upstream.requests[0]
+    return {
+        "max_context_tokens": fixed_tokens(request.system, request.tools) + 800, "output_reserve_tokens": 100,
+        "compaction_mode": "summarize", "compaction_max_output_tokens": 60,
+    }  # fmt: skip
 
 
 class _Talker(PlayedUpstream):
@@ -118,3 +130,25 @@ async def test_the_audit_has_a_run_of_its_own_for_each_summary(tmp_path: Path) -
         assert "responseMessage" not in failed["calls"][0]
         page = await own.get("/session/model-runs", session=home, stage="turn")
         assert len(page["modelRuns"]) == 5
+
+
+async def test_a_summary_costs_what_its_answer_and_its_failed_attempts_used(tmp_path: Path) -> None:
+    prices = Prices([UpstreamConfig(name="up", type="openai", prices={"m": Price(input="3", output="15")})])
+    broken: Attempt = [UsageReported(Usage(prompt=1000, completion=0)), OVERLOADED]
+    answer: Attempt = [UsageReported(Usage(prompt=2000, completion=100)), *says("First.")]
+    async with office(tmp_path) as own:
+        home = await summarizing(own, broken, answer, says("Second."))
+        session = sessions.by_no(own.database.reader, home.no)
+        assert session is not None
+        page = runs_page(
+            own.database.reader, session, stage="compaction", state=None, prices=prices,
+            wanted=Page(limit=9, offset=0, order="asc"),
+        )  # fmt: skip
+        run = msgspec.json.decode(page.body)["modelRuns"][-1]
+
+        assert (run["responseCostAmount"], run["retryCostAmount"], run["billedCostAmount"]) == (
+            "0.0075",
+            "0.003",
+            "0.0105",
+        )
+        assert run["costKnown"]

@@ -44,8 +44,10 @@ from peen.wire.worker import (
     EmitEvents,
     HistoryPage,
     HistoryRows,
+    LeasesRenewed,
     OpenedTurn,
     OpenTurn,
+    RenewLeases,
     RestoredExecution,
     RestoreExecution,
     ResumeTurn,
@@ -202,6 +204,9 @@ class StoreJournal:
 
     async def commit(self, request: CommitSteps) -> Committed:
         return await self._ask("steps.commit", request, Committed)
+
+    async def renew(self, request: RenewLeases) -> LeasesRenewed:
+        return await self._ask("leases.renew", request, LeasesRenewed)
 
     async def emit(self, request: EmitEvents) -> None:
         self._send("events.emit", request, lambda _: None)

@@ -13,11 +13,14 @@ from engine_kit import StoreJournal
 from trio.testing import wait_all_tasks_blocked
 from world_kit import HOLDER, MODEL, ClockEntropy, Home, frames, make_home, message_send, open_request, open_store
 
+from peen.actors import lone_exceptions
 from peen.errors import LinkLost, ValidationFailed, WorkerFailed
+from peen.execution.steps import Steps
 from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.ids import SessionNo
 from peen.session.actor import Household
+from peen.session.recovery import recover
 from peen.session.registry import Sessions
 from peen.session.serve import WorkerCalls
 from peen.store import feed
@@ -31,6 +34,8 @@ from peen.wire.worker import (
     CommitSteps,
     EventRecord,
     MessageRecord,
+    RestoreExecution,
+    ResumeTurn,
     RunTurn,
     Terminal,
     TurnEnded,
@@ -81,8 +86,11 @@ class PlayedLink:
         self.house, self.home, self.play = house, home, play
         self.journal = StoreJournal(calls)
         self.commands: list[RunTurn] = []
+        self.resumed: list[ResumeTurn] = []
         self.go_on = trio.Event()
-        self.obeys_stop = True
+        self.obeys_stop = self.renews = True
+        self._renewing: trio.Nursery
+        self._has_forgotten = self._is_dead = False
         self._turns: set[trio.CancelScope] = set()
         self._one_ended = trio.Event()
 
@@ -95,47 +103,77 @@ class PlayedLink:
             while self._turns:
                 await self._one_ended.wait()
             return TurnsCancelled()
-        assert isinstance(request, RunTurn)
-        self.commands.append(request)
+        assert isinstance(request, RunTurn | ResumeTurn)
+        if isinstance(request, RunTurn):
+            self.commands.append(request)
+        else:
+            self.resumed.append(request)
         with trio.CancelScope() as scope:
             self._turns.add(scope)
             try:
-                await self.play(self, request)
+                with lone_exceptions():
+                    async with trio.open_nursery() as nursery:
+                        self._renewing = nursery
+                        await self.play(self, request)
+                        nursery.cancel_scope.cancel()
+                if self._has_forgotten:
+                    await trio.sleep_forever()
             finally:
                 self._turns.discard(scope)
                 self._one_ended.set()
                 self._one_ended = trio.Event()
+        if self._is_dead:
+            raise LinkLost("it was killed")
         return TurnEnded(state="over")
 
-    async def open(self, request: RunTurn) -> str:
-        """Open the turn; the id of its execution."""
-        opened = await self.journal.open_turn(open_request(request.turn_id, request.message))
-        return opened.execution_id
+    async def open(self, request: RunTurn | ResumeTurn) -> str:
+        """Open the turn, or take hold of it again, and keep its leases; the id of its execution."""
+        if isinstance(request, ResumeTurn):
+            execution_id = request.execution_id
+            await self.journal.restore(RestoreExecution(execution_id=execution_id, holder=HOLDER))
+        else:
+            opened = await self.journal.open_turn(open_request(request.turn_id, request.message))
+            execution_id = opened.execution_id
+        if self.renews:
+            self._renewing.start_soon(Steps(self.journal, execution_id=execution_id, holder=HOLDER).keep_leases)
+        return execution_id
+
+    def forget(self) -> None:
+        """Let the worker forget its turns: it is there, and nobody in it works on them or renews their leases."""
+        self._has_forgotten = True
+        self._renewing.cancel_scope.cancel()
+
+    def kill(self) -> None:
+        """The process is gone: whoever waits for it learns that."""
+        self._is_dead = True
+        for scope in self._turns:
+            scope.cancel()
 
     async def commit(self, execution_id: str, **parts: Any) -> None:
         await self.journal.commit(CommitSteps(execution_id=execution_id, holder=HOLDER, **parts))
 
 
-Play = Callable[[PlayedLink, RunTurn], Awaitable[None]]
+Play = Callable[[PlayedLink, Any], Awaitable[None]]
+"""Carries out a RunTurn; those that open it by `PlayedLink.open` a ResumeTurn as well."""
 
 
 def reply(text: str) -> MessageRecord:
     return MessageRecord(role="assistant", content=text)
 
 
-async def completes(link: PlayedLink, request: RunTurn) -> None:
+async def completes(link: PlayedLink, request: RunTurn | ResumeTurn) -> None:
     execution_id = await link.open(request)
     done = Terminal(state="completed", text="done", finish_reason="stop")
     await link.commit(execution_id, messages=[reply("done")], terminal=done)
 
 
-async def fails(link: PlayedLink, request: RunTurn) -> None:
+async def fails(link: PlayedLink, request: RunTurn | ResumeTurn) -> None:
     execution_id = await link.open(request)
     end = Terminal(state="failed", reason="timeout", error="too slow", classification="timeout")
     await link.commit(execution_id, terminal=end)
 
 
-async def waits_then_completes(link: PlayedLink, request: RunTurn) -> None:
+async def waits_then_completes(link: PlayedLink, request: RunTurn | ResumeTurn) -> None:
     """Opens the turn, and completes it when the test says so."""
     execution_id = await link.open(request)
     await link.commit(execution_id, events=[EventRecord(type="tool.use", data=msgspec.Raw(b"{}"))])
@@ -143,25 +181,25 @@ async def waits_then_completes(link: PlayedLink, request: RunTurn) -> None:
     await link.commit(execution_id, messages=[reply("done")], terminal=Terminal(state="completed", text="done"))
 
 
-async def is_lost(link: PlayedLink, request: RunTurn) -> None:
+async def is_lost(link: PlayedLink, request: RunTurn | ResumeTurn) -> None:
     await link.open(request)
     raise LinkLost("it was killed")
 
 
-async def refuses(link: PlayedLink, request: RunTurn) -> None:
+async def refuses(link: PlayedLink, request: RunTurn | ResumeTurn) -> None:
     raise ValidationFailed("this worker has no such model")
 
 
-async def returns_early(link: PlayedLink, request: RunTurn) -> None:
+async def returns_early(link: PlayedLink, request: RunTurn | ResumeTurn) -> None:
     await link.open(request)
 
 
-async def breaks(link: PlayedLink, request: RunTurn) -> None:
+async def breaks(link: PlayedLink, request: RunTurn | ResumeTurn) -> None:
     await link.open(request)
     raise RuntimeError("/srv/secret/path.py broke")
 
 
-async def never_starts(link: PlayedLink, request: RunTurn) -> None:
+async def never_starts(link: PlayedLink, request: RunTurn | ResumeTurn) -> None:
     raise AssertionError("a worker that never starts gets no command")
 
 
@@ -178,6 +216,7 @@ class PlayedWorkers:
         self.settle_s = 0.0
         self.stop_s = 0.0
         self.stop_fault: Exception | None = None
+        self.is_immortal = False
 
     async def ensure(self, session_no: SessionNo) -> PlayedLink:
         await trio.sleep(self.start_s)
@@ -202,6 +241,12 @@ class PlayedWorkers:
     async def give_up(self, session_id: str, reason: str) -> None:
         self._note(f"give up: {reason}", session_id)
         await trio.lowlevel.checkpoint()
+        if self.is_immortal:
+            raise WorkerFailed("the session's last worker has not ended")
+        link = self.link_of(session_id)
+        if link is not None:
+            del self.links[link.home.no]
+            link.kill()
 
     async def settled(self, session_id: str) -> None:
         await trio.sleep(self.settle_s)
@@ -217,10 +262,12 @@ class PlayedWorkers:
 class House:
     """A controller's sessions, with the first one at hand."""
 
-    def __init__(self, db: Database, homes: list[Home], *, turn_limit: int, queue_capacity: int, idle_s: float) -> None:
+    def __init__(
+        self, db: Database, homes: list[Home], *, turn_limit: int, queue_capacity: int, idle_s: float, life: int = 1
+    ) -> None:
         self.db, self.homes = db, homes
         self.began = trio.current_time()
-        self.entropy = ClockEntropy(7)
+        self.entropy = ClockEntropy(7 * life)
         self.fanout = Fanout()
         self.pump = FeedPump(db.reader, self.fanout)
         self.pump.attach(db)
@@ -237,7 +284,7 @@ class House:
             worker_idle_s=idle_s,
         )
         self.sessions = Sessions(household)
-        self._frame = 0
+        self._frame = 1000 * (life - 1)
 
     @property
     def home(self) -> Home:
@@ -285,11 +332,17 @@ async def house(
     turn_limit: int = 64,
     queue_capacity: int = 16,
     idle_s: float = 600.0,
+    life: int = 1,
 ) -> AsyncIterator[House]:
-    """A house with its pump and registry running; they are cancelled at the end."""
+    """A house with its pump and registry running; they are cancelled at the end.
+
+    A file may be opened again as the next `life`: what was under way ends as after a crash.
+    """
     async with open_store(file, faults=faults) as db:
+        if life > 1:
+            await recover(db, ClockEntropy(7 * life + 1))
         homes = [await make_home(db, number) for number in range(1, sessions + 1)]
-        own = House(db, homes, turn_limit=turn_limit, queue_capacity=queue_capacity, idle_s=idle_s)
+        own = House(db, homes, turn_limit=turn_limit, queue_capacity=queue_capacity, idle_s=idle_s, life=life)
         async with trio.open_nursery() as nursery:
             await nursery.start(own.pump.run)
             await nursery.start(own.sessions.run)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 from sim_client import Client
-from sim_model import label_of
+from sim_model import ToolRun, label_of
+from sim_told import told as what_was_told
 from sim_world import Home, World
 from world_kit import check_sequences
 
 from peen.actors import holds
 from peen.errors import LinkLost, StaleClaim
 from peen.feed.project import render
-from peen.store import executions, feed, inbox, messages, turns
+from peen.store import executions, feed, keys, turns
 from peen.store.database import Reader
 from peen.testing.faults import SimulatedCrash
-from peen.wire.summary import OMITTED_KIND
 from peen.wire.websocket import payload_of, text_frame
 
 TERMINAL: Final = frozenset({"turn.completed", "turn.failed", "turn.cancelled"})
+BEGINNING: Final = frozenset({"turn.started", "turn.resumed"})
 PLENTY: Final = 1_000_000
 STOP_S: Final = 5.0
+START_S: Final = 1_700_000_000
+"""Wall clock of a simulated host when its virtual time begins."""
+MILLISECOND: Final = 0.001
+NEVER_MS: Final = 1 << 62
 
 
 class Broken(AssertionError):
@@ -44,9 +49,9 @@ def check(world: World) -> None:
         problems.append(f"1: a sequence has a gap or the log refers to nothing: {gap}")
     for home in world.homes:
         problems += _feed(world, reader, home)
-        problems += _messages(world, reader, home)
-        problems += _notices(world, reader, home)
+        problems += what_was_told(world, reader, home)
         problems += _turns(world, reader, home)
+        problems += _segments(world, reader, home)
     problems += _tools(world, reader)
     problems += _stops(world, reader)
     problems += _generations(reader)
@@ -65,8 +70,7 @@ def _program(world: World) -> Iterator[str]:
     for entry in world.logs:
         fault = entry.get("exc_info")
         is_death = fault is not None and any(holds(fault, kind) for kind in (SimulatedCrash, LinkLost, StaleClaim))
-        is_disk = bool(world.plan.full or world.plan.ioerr or world.plan.failed_commit) or world.disk_was_filled
-        if entry["log_level"] == "error" and not is_death and not is_disk:
+        if entry["log_level"] == "error" and not is_death and not _disk_failed(world):
             yield f"an error was logged: {entry['event']} {fault!r}"
     if world.ledger.open_streams or world.ledger.running_tools:
         yield f"{world.ledger.open_streams} requests and {world.ledger.running_tools} tools still run"
@@ -88,82 +92,57 @@ def _feed(world: World, reader: Reader, home: Home) -> Iterator[str]:
                 yield f"1: client {number} heard other frames of session {home.no} than are stored"
 
 
-def _messages(world: World, reader: Reader, home: Home) -> Iterator[str]:
-    """5: every accepted message reaches the model once, in order, or is listed as undelivered."""
-    rows = [row for row in _inbox(reader) if row.session_no == home.no]
-    spoken = [text for role, text, injected, _ in _transcript(reader, home) if role == "user" and not injected]
-    told = "\n".join(text for role, text, _, _ in _transcript(reader, home) if role == "system")
-    held = {row.content for row in rows if row.state == "queued"}
-    for text, count in Counter(spoken).items():
-        if count > 1:
-            yield f"5: message {text!r} stands {count} times in the transcript"
-    for row in rows:
-        match row.state:
-            case "delivered":
-                if row.content not in spoken:
-                    yield f"5: message {row.content!r} is called delivered and is not in the transcript"
-            case "undelivered":
-                if row.content not in spoken and row.content not in told:
-                    yield f"5: message {row.content!r} is called undelivered and nobody was told"
-            case "queued":
-                if home not in [stopped for stopped, _ in world.stopped_s]:
-                    yield f"5: message {row.content!r} still waits"
-            case _:
-                yield f"5: message {row.content!r} is left in state {row.state}"
-    accepted = [row.content for row in rows if row.content in spoken]
-    if accepted != [text for text in spoken if text in accepted]:
-        yield f"5: messages were accepted as {accepted} and told as {spoken}"
-    requests = [asked for asked in world.ledger.asked if _belongs(asked.messages, rows)]
-    for asked in requests:
-        said = [message.content for message in asked.messages if message.role == "user" and not message.injected]
-        if len(set(said)) != len(said):
-            yield f"5: a request holds a message twice: {said}"
-        if said != [text for text in spoken if text in said]:
-            yield f"5: a request has its messages in another order: {said}, not {spoken}"
-    # What a note says was left out was heard before.
-    is_cut = bool(requests) and any(message.injected_kind == OMITTED_KIND for message in requests[-1].messages)
-    telling = requests if is_cut else requests[-1:]
-    last = "\n".join(message.content for asked in telling for message in asked.messages)
-    for row in rows:
-        if row.content not in last and row.content not in held:
-            yield f"5: the model never heard of {row.content!r}"
-    for sent in _sent(world, home):
-        if sent.answer is None or sent.is_refused:
-            yield f"5: message {sent.message.message!r} has no answer after {sent.tries} tries"
-        elif UUID(sent.message.id).bytes not in [row.frame_id for row in rows]:
-            yield f"5: message {sent.message.message!r} was acknowledged and is not stored"
-
-
-def _notices(world: World, reader: Reader, home: Home) -> Iterator[str]:
-    """6: every notice that is meant for the model is told once."""
-    told = [text for role, text, injected, _ in _transcript(reader, home) if role == "user" and injected]
-    for summary, state in reader.rows(
-        "SELECT summary, state FROM notice WHERE source = 'api' AND key >> 32 = ? ORDER BY key", (home.no,)
-    ):
-        count = sum(summary in text for text in told)
-        if state != "delivered" or count != 1:
-            yield f"6: notice {summary!r} is {state} and was told {count} times"
-    for asked in world.ledger.asked:
-        blocks = [message.content for message in asked.messages if message.injected]
-        if len(set(blocks)) != len(blocks):
-            yield f"6: a request tells the same notices twice: {blocks}"
-
-
 def _turns(world: World, reader: Reader, home: Home) -> Iterator[str]:
-    """8: every turn has one end, which everybody hears of last, and before its acknowledgement."""
+    """8: every turn has one end each time it ran, which everybody hears of last, and before its acknowledgement."""
     rows = feed.after(reader, home.no, 0, limit=PLENTY, max_bytes=PLENTY * 100)
-    ends = Counter(row.request_id for row in rows if row.type in TERMINAL)
     for turn in turns.page(reader, home.no, limit=PLENTY, offset=0):
         if turn.state == "running":
             yield f"8: turn {turn.no} still runs"
-        if ends[turn.request_id] != 1:
-            yield f"8: turn {turn.no} has {ends[turn.request_id]} terminal frames"
+        told = [row.type for row in rows if row.request_id == turn.request_id and row.type in BEGINNING | TERMINAL]
+        ends = [frame_type in TERMINAL for frame_type in told]
+        if ends != [True] and ends != [False, True] * max(1, len(ends) // 2):
+            yield f"8: turn {turn.no} does not begin and end by turns: {told}"
         execution = executions.root_of(reader, turn.no)
-        if execution is not None and _is_held(execution):
+        if execution is None:
+            continue
+        if _is_held(execution):
             yield f"8: turn {turn.no} has ended and its execution is {execution.state}, held"
+        resumed = sum(event_type == "execution.resumed" for event_type, _, _ in executions.events(reader, execution.no))
+        if told.count("turn.resumed") != resumed:
+            yield f"8: turn {turn.no} was resumed {resumed} times and tells of {told.count('turn.resumed')}"
     for client in world.clients:
         for frames in client.connections:
             yield from _acknowledgements(client, [msgspec.json.decode(payload_of(frame)) for frame in frames])
+
+
+def _segments(world: World, reader: Reader, home: Home) -> Iterator[str]:
+    """8: one turn runs at a time, and its blocks count on from one of its segments to the next.
+
+    Where the disk refused a result, the number of its block is not given again to the result beside it.
+    """
+    running: bytes | None = None
+    started: dict[bytes, list[int]] = {}
+    stopped: dict[bytes, list[int]] = {}
+    for row in feed.after(reader, home.no, 0, limit=PLENTY, max_bytes=PLENTY * 100):
+        request = row.request_id
+        if request is None:
+            continue
+        if row.type in BEGINNING:
+            if running is not None:
+                yield f"8: {row.type} in frame {row.sequence} while another turn ran"
+            running = request
+        elif row.type in TERMINAL:
+            running = None
+        elif row.type == "content_block_start":
+            started.setdefault(request, []).append(msgspec.json.decode(row.data)["index"])
+        elif row.type == "content_block_stop":
+            stopped.setdefault(request, []).append(msgspec.json.decode(row.data)["index"])
+    for request, indexes in started.items():
+        numbers = sorted(set(indexes)) if _disk_failed(world) else list(range(len(indexes)))
+        if indexes != numbers:
+            yield f"8: the blocks of request {UUID(bytes=request)} are numbered {indexes}"
+        if sorted(stopped.get(request, [])) != indexes:
+            yield f"8: of the blocks {indexes} of request {UUID(bytes=request)} {stopped.get(request)} were closed"
 
 
 def _acknowledgements(client: Client, heard: list[dict[str, Any]]) -> Iterator[str]:
@@ -180,38 +159,97 @@ def _acknowledgements(client: Client, heard: list[dict[str, Any]]) -> Iterator[s
 
 
 def _tools(world: World, reader: Reader) -> Iterator[str]:
-    """2 and 3: a tool runs once, after its step was claimed; what came of it is stored or is called uncertain."""
-    runs = Counter(run.label for run in world.ledger.runs)
-    done = {run.label for run in world.ledger.runs if run.is_done}
-    steps: dict[str, tuple[str, str]] = {}
-    for kind, state, given in reader.rows("SELECT kind, state, given FROM activity WHERE call_id IS NOT NULL"):
-        label = label_of(msgspec.json.encode(msgspec.json.decode(given)["arguments"]))
-        if label in steps:
-            yield f"2: call {label!r} was begun twice"
-        steps[label] = kind, state
-    for label, count in runs.items():
-        if count > 1:
-            yield f"3: call {label!r} ran {count} times"
+    """2 and 3: a tool runs once, after its step was claimed; what came of it is stored or is called uncertain.
+
+    Only a step that was cut off runs again, and one that may have changed something only after somebody said so.
+    """
+    runs: dict[str, list[ToolRun]] = {}
+    for run in world.ledger.runs:
+        runs.setdefault(run.label, []).append(run)
+    steps: set[str] = set()
+    for row in reader.rows(
+        "SELECT key, kind, state, attempt, given, resolution, ended_at_ms FROM activity WHERE call_id IS NOT NULL"
+    ):
+        call = _Call(*row)
+        if call.label in steps:
+            yield f"2: call {call.label!r} was begun twice"
+        steps.add(call.label)
+        yield from _runs(reader, call, runs.get(call.label, []))
+    for label in runs:
         if label not in steps:
             yield f"3: call {label!r} ran and its step was never claimed"
-    for label, (kind, state) in steps.items():
-        if state == "completed" and label not in done:
+
+
+class _Call(NamedTuple):
+    """A tool's step as it is stored."""
+
+    key: int
+    kind: str
+    state: str
+    attempt: int
+    given: bytes
+    resolution: bytes | None
+    ended_at_ms: int | None
+
+    @property
+    def label(self) -> str:
+        return label_of(msgspec.json.encode(msgspec.json.decode(self.given)["arguments"]))
+
+    @property
+    def decision(self) -> str | None:
+        """What was decided about it last."""
+        return None if self.resolution is None else str(msgspec.json.decode(self.resolution)["decision"])
+
+
+def _runs(reader: Reader, call: _Call, runs: list[ToolRun]) -> Iterator[str]:
+    label, kind, state = call.label, call.kind, call.state
+    if len(runs) > call.attempt:
+        yield f"3: call {label!r} ran {len(runs)} times and its step was begun {call.attempt} times"
+    allowed = _retries(reader, call)
+    for before, again in pairwise(runs) if kind == "effect" else ():
+        if not any(before.began_s - MILLISECOND <= at_s <= again.began_s + MILLISECOND for at_s in allowed):
+            yield f"3: call {label!r} ran again and nobody had decided that"
+    if state == "completed":
+        assert call.ended_at_ms is not None
+        stored_s = call.ended_at_ms / 1000 - START_S
+        if any(run.began_s > stored_s + MILLISECOND for run in runs):
+            yield f"2: call {label!r} had a stored result and was made again"
+        if call.decision in (None, "retry") and not any(run.is_done for run in runs):
             yield f"2: call {label!r} has a stored result and never ran to its end"
-        if state in ("running", "failed") and kind == "effect":
-            yield f"3: call {label!r} was cut off and is called {state}, not uncertain"
-        if state == "uncertain" and kind != "effect":
-            yield f"3: call {label!r} changes nothing and is called uncertain"
+    if state in ("running", "failed") and kind == "effect":
+        yield f"3: call {label!r} was cut off and is called {state}, not uncertain"
+    if state == "interrupted" and kind == "effect" and call.decision != "retry":
+        yield f"3: call {label!r} was cut off and may run again, and nobody had decided that"
+    if state == "uncertain" and kind != "effect":
+        yield f"3: call {label!r} changes nothing and is called uncertain"
+
+
+def _retries(reader: Reader, call: _Call) -> list[float]:
+    """When somebody decided that the call may be made again."""
+    step = keys.step_id(keys.sequence_of(call.key))
+    events = executions.events(reader, call.key >> 32)
+    decided = [(msgspec.json.decode(data), at_ms) for name, data, at_ms in events if name == "activity.resolved"]
+    return [
+        at_ms / 1000 - START_S
+        for data, at_ms in decided
+        if data["step"] == step and data["decision"] == "retry"
+    ]  # fmt: skip
 
 
 def _stops(world: World, reader: Reader) -> Iterator[str]:
-    """7 and 9: after a Stop nothing begins, and within 5 s nothing runs."""
-    fences = reader.rows("SELECT key >> 32, created_at_ms FROM control_event WHERE type = 'execution.paused'")
-    for execution_no, at_ms in fences:
-        late = reader.rows(
-            "SELECT count(*) FROM activity WHERE key >> 32 = ? AND started_at_ms > ?", (execution_no, at_ms)
-        )
-        if late[0][0]:
-            yield f"7: {late[0][0]} steps of execution {execution_no} began after it was paused"
+    """7 and 9: after a Stop nothing begins until somebody resumes it, and within 5 s nothing runs."""
+    for (execution_no,) in reader.rows("SELECT no FROM execution"):
+        events = [(name, at_ms) for name, _, at_ms in executions.events(reader, execution_no)]
+        marks = [mark for mark in events if mark[0] in ("execution.paused", "execution.resumed")]
+        for (name, from_ms), (_, until_ms) in pairwise([*marks, ("", NEVER_MS)]):
+            if name != "execution.paused":
+                continue
+            late = reader.rows(
+                "SELECT count(*) FROM activity WHERE key >> 32 = ? AND started_at_ms > ? AND started_at_ms < ?",
+                (execution_no, from_ms, until_ms),
+            )
+            if late[0][0]:
+                yield f"7: {late[0][0]} steps of execution {execution_no} began after it was paused"
     for turn_no, state in reader.rows("SELECT no, state FROM turn WHERE cancel_requested = 1"):
         if state not in ("cancelled", "interrupted"):
             yield f"7: turn {turn_no} was told to end by a Stop and is called {state}"
@@ -220,8 +258,8 @@ def _stops(world: World, reader: Reader) -> Iterator[str]:
             "SELECT no, completed_at_ms, started_at_ms FROM turn WHERE session_no = ? AND state = 'cancelled'",
             (home.no,),
         ):
-            took_s = ended_ms / 1000 - 1_700_000_000 - at_s
-            if began_ms / 1000 - 1_700_000_000 <= at_s and took_s > STOP_S and not world.faults.fired:
+            took_s = ended_ms / 1000 - START_S - at_s
+            if began_ms / 1000 - START_S <= at_s and took_s > STOP_S and not world.faults.fired:
                 yield f"9: turn {turn_no} ended {took_s:g} s after its Stop"
 
 
@@ -243,55 +281,38 @@ def _generations(reader: Reader) -> Iterator[str]:
 
 
 def _summaries(reader: Reader) -> Iterator[str]:
-    """13: a summary, its step and the links of what it covers are stored together; each takes over from the last."""
+    """16: a summary, its step and the links of what it covers are stored together; each takes over from the last."""
     made = reader.rows("SELECT count(*) FROM activity WHERE kind = 'compact' AND state = 'completed'")[0][0]
     stored = reader.rows(
         "SELECT key, supersedes, from_sequence, to_sequence, message_count FROM compaction ORDER BY key"
     )
     if made != len(stored):
-        yield f"13: {made} compactions were completed and {len(stored)} summaries are stored"
+        yield f"16: {made} compactions were completed and {len(stored)} summaries are stored"
     linked = dict(
         reader.rows(
             "SELECT key >> 32 << 32 | compaction_no, count(*) FROM message WHERE compaction_no IS NOT NULL GROUP BY 1"
         )
     )
     if linked != {key: count for key, *_, count in stored}:
-        yield f"13: messages are linked as {linked}"
+        yield f"16: messages are linked as {linked}"
     for key, supersedes, first, last, _ in stored:
         free = reader.rows(
             "SELECT count(*) FROM message WHERE key >= ? AND key <= ? AND compaction_no IS NULL",
             (key >> 32 << 32 | first, key >> 32 << 32 | last),
         )
         if first != 1 or free != [(0,)] or (supersedes or key - 1) != key - 1:
-            yield f"13: summary {key & 0xFFFFFFFF} covers {first}..{last} with gaps, or follows {supersedes}"
+            yield f"16: summary {key & 0xFFFFFFFF} covers {first}..{last} with gaps, or follows {supersedes}"
 
 
 # --- helpers
 
 
+def _disk_failed(world: World) -> bool:
+    return bool(world.plan.full or world.plan.ioerr or world.plan.failed_commit) or world.disk_was_filled
+
+
 def _is_held(execution: executions.ExecutionRow) -> bool:
     return execution.state == "running" or (execution.state == "paused" and execution.holder is not None)
-
-
-def _inbox(reader: Reader) -> list[inbox.InboxRow]:
-    return [inbox.InboxRow(*row) for row in reader.rows(inbox._SELECT + " ORDER BY no")]
-
-
-def _transcript(reader: Reader, home: Home) -> list[tuple[str, str, bool, int]]:
-    """(role, content, injected, turn) of every message."""
-    found, _ = messages.history(reader, home.no, after=0, up_to=PLENTY, max_bytes=PLENTY * 100)
-    return [(row.message.role, row.message.content, row.message.injected, row.turn) for row in found]
-
-
-def _belongs(said: list[Any], rows: list[inbox.InboxRow]) -> bool:
-    own = {row.content for row in rows}
-    return any(message.role == "user" and message.content in own for message in said)
-
-
-def _sent(world: World, home: Home) -> list[Any]:
-    return [
-        sent for client in world.clients for sent in client.sent.values() if sent.message.session_id == home.uuid
-    ]  # fmt: skip
 
 
 def _sequence(frame: bytes) -> int | None:

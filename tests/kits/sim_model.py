@@ -16,6 +16,7 @@ from peen.model.conversation import to_summarize
 from peen.model.demo import summary
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.strict import strict_request_check
+from peen.session.resumption import NOTE
 from peen.tool.base import Tool, ToolContext, ToolError
 from peen.wire.worker import MessageRecord
 
@@ -26,6 +27,8 @@ SUMMARY: Final = "summary"
 """What a summarizer works on; its answer names every message of the user."""
 PROBE: Final = "probe"
 """How messages begin that only find out whether a session still works; every script answers them."""
+_PAUSED: Final = NOTE.partition("{")[0]
+"""How the note of a pause begins, which stands in the middle of a turn."""
 
 Round = Sequence[Attempt]
 """The attempts of one round: all but the last one fail."""
@@ -99,7 +102,7 @@ class SimUpstream:
         """The newest message that the script answers, and how many answers it has had."""
         answers = 0
         for message in reversed(request.messages):
-            if message.role == "system":
+            if message.role == "system" and not message.content.startswith(_PAUSED):
                 break  # the end of a turn that did not complete: what was asked before it is over
             if message.role == "assistant":
                 answers += 1

@@ -10,12 +10,13 @@ from typing import Any, Final
 import trio
 from sim_check import check
 from sim_client import Client, Sent
+from sim_decisions import Wish, next_decision
 from sim_model import PROBE, Script
 from sim_plan import NO_FAULT, Plan
 from sim_world import Home, World, simulate
 from world_kit import uuid
 
-from peen.errors import PeenError, StorageError
+from peen.errors import PeenError, Refused, StorageError
 from peen.session.notices import record
 from peen.testing.faults import SimulatedCrash
 from peen.wire.client import MessageSend
@@ -25,13 +26,15 @@ STEP_S: Final = 600.0
 TRIES: Final = 8
 AGAIN_S: Final = 5.0
 """What a user waits before doing again what the store refused. `TRIES` of it outlast a disk that fails for a while."""
+DECISIONS: Final = 40
+"""Steps in which a user gets through with the paused work of a session, refusals and interruptions included."""
 
 
 class Play:
     """What a scenario can do. Each step that waits ends, or fails the test, within `STEP_S`."""
 
-    def __init__(self, world: World, user: Client) -> None:
-        self.world, self.user = world, user
+    def __init__(self, world: World, user: Client, wish: Wish | None = None) -> None:
+        self.world, self.user, self.wish = world, user, wish
         self._frames = 0
         self._mark = 0
 
@@ -117,17 +120,52 @@ class Play:
         assert self.world.controller is not None
         await self.world.controller.supervisor.give_up(self.home(session).uuid, "replaced by the scenario")
 
+    def haunt_worker(self, *, session: int = 0) -> None:
+        """Have the controller replace the worker, which nobody can kill and which goes on."""
+        for process in self.world.space.living(self.home(session).uuid):
+            if not process.is_ghost:
+                self.world.replace(process)
+
+    # --- paused work
+
+    async def decide(self, *, session: int = 0) -> bool:
+        """Get the session's paused work to where the user wants it; True when nothing is left to decide.
+
+        After each step, whatever came of it, the user looks again. False if the controller has died.
+        """
+        for _ in range(DECISIONS):
+            if self.world.controller is None:
+                return False
+            assert self.wish is not None, "the scenario says what its user wants"
+            decision = next_decision(self.world.controller, self.home(session), self.wish)
+            if decision is None:
+                return True
+            try:
+                await self.world.request(decision)
+            except StorageError:
+                await trio.sleep(AGAIN_S)
+            except Refused:
+                await trio.sleep(0.01)  # it has changed meanwhile
+            with trio.fail_after(STEP_S):
+                await self._until_quiet()
+        raise AssertionError(f"decisions about paused work come to no end\n{self.world.repeat}")
+
+    async def resend(self) -> None:
+        """Send again what has no answer, as after a restart, and wait until all is quiet."""
+        with trio.fail_after(STEP_S):
+            await self._resend()
+
     def home(self, number: int) -> Home:
         return self.world.homes[number]
 
     async def settle(self) -> None:
-        """What users do in the end: send again what has no answer or was refused, then one message more."""
+        """What users do in the end: send again what has no answer or was refused, decide, then one message more."""
         self.free_disk()
         for _ in range(TRIES):
             if self.world.controller is None:
                 await self.world.start()
             with trio.move_on_after(STEP_S):
-                if await self._resend():
+                if await self._resend() and await self._decide_all():
                     break
         for number in range(len(self.world.homes)):
             await self._probe(number)
@@ -139,7 +177,7 @@ class Play:
                 sent.answer = None
                 sent.tries += 1
                 await self._submit(sent)
-        await self.user.until(lambda: self._is_settled() or self.world.controller is None)
+        await self._until_quiet()
         if self.world.controller is None:
             return False
         refused = [sent for sent in self.user.sent.values() if sent.is_refused]
@@ -147,11 +185,22 @@ class Play:
             await trio.sleep(AGAIN_S)
         return not refused
 
+    async def _decide_all(self) -> bool:
+        if self.wish is not None:
+            for number in range(len(self.world.homes)):
+                if not await self.decide(session=number):
+                    return False
+        return True
+
+    async def _until_quiet(self) -> None:
+        """Until every message is answered and nothing runs, or the controller has died."""
+        await self.user.until(lambda: self._is_settled() or self.world.controller is None)
+
     async def _probe(self, number: int) -> None:
         for _ in range(TRIES):
             sent = await self.send(f"{PROBE} {number} {self._frames}", session=number)
             with trio.move_on_after(STEP_S):
-                await self.user.until(lambda: self._is_settled() or self.world.controller is None)
+                await self._until_quiet()
             if self.world.controller is None:
                 await self.world.start()
                 await self._resend()
@@ -164,14 +213,18 @@ class Play:
 
     async def _submit(self, sent: Sent) -> None:
         controller = self.world.controller
-        if controller is None:
+        if controller is None or self._is_cut_off():
             return
         try:
             await controller.sessions.submit(sent.message, self.user)
         except PeenError as refused:
-            if not self.user.is_connected:
+            if self._is_cut_off():
                 return  # it died while the message was under way
             raise AssertionError(f"a message was refused at the door: {refused}\n{self.world.repeat}") from refused
+
+    def _is_cut_off(self) -> bool:
+        """Whether the controller is dying, and nobody hears of it any more."""
+        return not self.user.is_connected
 
     def _is_settled(self) -> bool:
         return self.world.is_idle() and not self.user.unanswered()
@@ -186,7 +239,7 @@ Body = Callable[[Play], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A named story: what the model answers, and what users do."""
+    """A named story: what the model answers, what users do, and what they want of work that is paused."""
 
     name: str
     script: Script
@@ -194,6 +247,7 @@ class Scenario:
     sessions: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of WorkerSettings."""
+    wish: Wish | None = None
 
     def run(self, *, seed: int = 0, plan: Plan = NO_FAULT, checked: bool = True) -> World:
         """Play it under a seed and a plan, settle, and check that every promise was kept."""
@@ -209,7 +263,7 @@ class Scenario:
         user = world.client()
         for home in world.homes:
             world.client(home.uuid)
-        play = Play(world, user)
+        play = Play(world, user, self.wish)
         try:
             with world.script_scope:
                 await self.body(play)

@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 from engine_kit import asks, says, work
+from sim_decisions import Wish
 from sim_play import Play, Scenario
 
 from peen.context.count import text_tokens
@@ -81,7 +82,7 @@ async def _two_sessions(play: Play) -> None:
     await play.wait_idle()
 
 
-_LONG: Final = "word " * 150
+_WORDY: Final = "word " * 150
 _SUMMARIZE: Final = {
     "compaction_mode": "summarize", "compaction_max_output_tokens": 100, "output_reserve_tokens": 300,
     "max_context_tokens": text_tokens(base_prompt()) + 1100,
@@ -94,6 +95,67 @@ async def _compaction(play: Play) -> None:
     for text in ("early", "middle", "late", "latest"):
         await play.send(text)
         await play.wait_idle()
+
+
+async def _interrupted(play: Play) -> None:
+    """The controller dies while an effect is under way; its user comes back, decides, and goes on."""
+    await play.send("interrupted")
+    await play.wait_until("tool.result")
+    await play.send("for the same turn")
+    await play.wait_until("userMessage.queued")
+    await play.sleep(1.0)
+    await play.crash_controller()
+    await play.restart()
+    await play.resend()
+    await play.decide()
+    await play.send("after")
+    await play.wait_idle()
+
+
+async def _stopped_resume(play: Play) -> None:
+    """What was stopped goes on behind another turn, during which that was asked for."""
+    await play.send("stopped")
+    await play.wait_until("tool.result")
+    await play.send("queued")
+    await play.wait_until("message.completed")
+    await play.stop()
+    await play.send("between")
+    await play.wait_until("tool.use")
+    await play.decide()
+    await play.send("after")
+    await play.wait_idle()
+
+
+async def _abandon(play: Play) -> None:
+    await play.send("given up")
+    await play.wait_until("tool.use")
+    await play.send("for nothing")
+    await play.stop()
+    await play.decide()
+    await play.send("after")
+    await play.wait_idle()
+
+
+async def _queue_behind_stop(play: Play) -> None:
+    """Both messages that waited are let go, while a third one comes."""
+    await play.send("stopped")
+    await play.wait_until("tool.use")
+    for waiting in ("second", "third"):
+        await play.send(waiting)
+        await play.wait_until("userMessage.queued")
+    await play.stop()
+    await play.wait_until("turn.cancelled")
+    await play.send("meanwhile")
+    await play.decide()
+    await play.wait_idle()
+
+
+_LONG: Final = [
+    [asks(("look", work("look.1")), ("change", work("change.1", takes_s=3)), text="on it")],
+    [asks(("change", work("change.2")), ("look", work("look.2")), text="more of it")],
+    [says("done")],
+]
+"""A turn to be paused in its first round, after its reading and inside of its effect."""
 
 
 SCENARIOS: Final = {
@@ -146,9 +208,9 @@ SCENARIOS: Final = {
         Scenario(
             "compaction",
             {
-                "early": [[says(f"one {_LONG}")]],
-                "middle": [[says(f"two {_LONG}")]],
-                "late": [[asks(("change", work("change.1", takes_s=0.1)), text=_LONG)], [says(f"three {_LONG}")]],
+                "early": [[says(f"one {_WORDY}")]],
+                "middle": [[says(f"two {_WORDY}")]],
+                "late": [[asks(("change", work("change.1", takes_s=0.1)), text=_WORDY)], [says(f"three {_WORDY}")]],
                 "latest": [[asks(("look", work("look.1")))], [says("done")]],
             },
             _compaction,
@@ -163,6 +225,33 @@ SCENARIOS: Final = {
             },
             _two_sessions,
             sessions=2,
+        ),
+        Scenario("resume", {"interrupted": _LONG, "after": []}, _interrupted, wish=Wish(uncertain="retry")),
+        Scenario(
+            "accept",
+            {"interrupted": _LONG, "after": []},
+            _interrupted,
+            wish=Wish(uncertain="accept", outcome="it was changed"),
+        ),
+        Scenario(
+            "stopped_resume",
+            {
+                "stopped": _LONG,
+                "between": [
+                    [asks(("change", work("between.1", takes_s=0.5)), text="in between")],
+                    [says("done between")],
+                ],
+                "after": [],
+            },
+            _stopped_resume,
+            wish=Wish(uncertain="accept", outcome="it was changed"),
+        ),
+        Scenario("abandon", {"given up": _LONG, "after": []}, _abandon, wish=Wish(work="abandon")),
+        Scenario(
+            "queue_behind_stop",
+            {"stopped": _LONG, "second": [], "third": [], "meanwhile": []},
+            _queue_behind_stop,
+            wish=Wish(work="stay", releases=True),
         ),
     )
 }

@@ -75,6 +75,8 @@ class SimSpace:
         """What came out of workers: faults of the program."""
         self.doors: dict[str, SimDoor] = {}
         self.on_replace: Callable[[SimProcess], None] = lambda process: process.kill()
+        self.worker: type[SimWorker] = SimWorker
+        """What processes run that are launched from now on."""
 
     async def launch(self, document: LaunchDocument, _log_context: Mapping[str, str]) -> WorkerProcess:
         await trio.lowlevel.checkpoint()
@@ -133,7 +135,7 @@ class SimSpace:
         document = process.document
         door = self.doors[document.generation_id]
         await door.knock(process.wire)
-        worker = SimWorker(document, self._upstream, self._ledger, seed=self._seed * 1000 + 500 + process.pid)
+        worker = self.worker(document, self._upstream, self._ledger, seed=self._seed * 1000 + 500 + process.pid)
         frames = FrameStream(process.wire.worker)
         try:
             ack = await _greet(frames, document)

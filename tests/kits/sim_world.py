@@ -64,7 +64,7 @@ class Controller:
     def __init__(
         self, database: Database, blobs: Blobs, space: SimSpace, *, entropy: ClockEntropy, settings: WorkerSettings
     ) -> None:
-        self.database, self.entropy = database, entropy
+        self.database, self.blobs, self.entropy = database, blobs, entropy
         self.nursery: trio.Nursery
         self.fanout = Fanout()
         self.pump = FeedPump(database.reader, self.fanout)
@@ -103,6 +103,7 @@ class World:
         self.space: SimSpace
         self.lives = 0
         self.controller: Controller | None = None
+        self._requests: list[trio.CancelScope] = []
         self.script_scope = trio.CancelScope()
         """Around the scenario: what it still had in mind is dropped when its controller dies of the plan."""
         self.disk_was_filled = False
@@ -130,7 +131,7 @@ class World:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.space = SimSpace(nursery, self.faults, self.upstream, self.ledger, self.seed)
-            self.space.on_replace = self._replace
+            self.space.on_replace = self.replace
             await body()
             nursery.cancel_scope.cancel()
 
@@ -183,6 +184,8 @@ class World:
         for client in self.clients:
             client.is_connected = False
         self.space.kill_all()
+        for request in self._requests:
+            request.cancel()
         self._end.set()  # also where only the scenario was told: a dead process does nothing more
         if self._is_planned_death:
             self.script_scope.cancel()
@@ -241,7 +244,7 @@ class World:
             homes.append(Home(row.no, row.id, row.uuid))
         self.homes = homes
 
-    def _replace(self, process: SimProcess) -> None:
+    def replace(self, process: SimProcess) -> None:
         """Give a worker up in this moment, and let it go on all the same."""
         controller = self.controller
         assert controller is not None
@@ -257,6 +260,26 @@ class World:
             client.poke()
 
     # --- clients
+
+    async def request(self, call: Callable[[], Awaitable[None]]) -> bool:
+        """Carry out what a user asks of the controller; False if it died before it answered.
+
+        Raises: what the controller answers.
+        """
+        scope = trio.CancelScope()
+        self._requests.append(scope)
+        is_answered = False
+        try:
+            with scope:
+                await call()
+                is_answered = True
+        except SimulatedCrash:
+            pass
+        finally:
+            self._requests.remove(scope)
+        if not is_answered:
+            await self._until_over()
+        return is_answered
 
     def client(self, session_filter: str | None = None) -> Client:
         """A user who listens from now on."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from crash_kit import Client, short_directory
+from crash_kit import Client, short_directory, wait_for
 from hypothesis import HealthCheck, settings
 from protocol_kit import FOLDER
 from schemathesis import Case, GenerationMode
@@ -22,12 +22,24 @@ schema.config.generation.update(modes=list(GenerationMode))
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[tuple[str, str]]:
-    """Base URL of a controller, and a session in which something has happened."""
-    with short_directory() as home, Daemon(home) as daemon, Client(daemon) as client:
+    """Base URL of a controller, and a session in which something has happened and something is paused.
+
+    Paused work keeps the session when `prune` is called with a small age. Nobody is connected any more: the thread that
+    keeps a socket alive draws from `random`, which Hypothesis takes for a fault of whatever it generates meanwhile.
+    """
+    with short_directory() as home, Daemon(home) as daemon:
         (daemon.workspace_root / "hello.txt").write_text("hello\n")
-        session = client.open(daemon.workspace_root)
-        client.ask(session, "read hello.txt")
+        with Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            client.ask(session, "read hello.txt")
+            stopped = client.send(session, "run `touch started; sleep 60`")
+            wait_for((daemon.workspace_root / "started").exists, "the command to start")
+            client.http.post("/session/cancel", headers={"X-Session-ID": session}, json={})
+            client.answered(stopped)
+            assert client.get("/session", session)["status"] == "paused"
         yield daemon.address, session
+        with Client(daemon) as client:
+            assert client.get("/session", session)["id"] == session, "a call took the session from those after it"
 
 
 @schema.parametrize()

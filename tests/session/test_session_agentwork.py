@@ -15,8 +15,9 @@ from peen.errors import Conflict, NotFound, PeenError, StaleClaim
 from peen.session import agentwork, inspection, writes
 from peen.session.acceptance import end_accepted
 from peen.session.ending import interrupted
+from peen.session.requests import ResumeRequest, admitted
 from peen.session.writes import Writer
-from peen.store import executions
+from peen.store import admissions, executions
 from peen.store.database import Database
 from peen.wire.execution import Activity, Execution, ExecutionView
 from peen.wire.rest import encode
@@ -126,10 +127,11 @@ async def test_work_goes_on_only_after_every_decision_and_the_request_for_it_is_
             await own.go_on()
         await own.resolve(decision="retry", outcome=None)
 
-        admitted = await own.go_on()
+        await own.go_on()
 
-        assert (admitted.execution_id, admitted.control_revision) == (own.paused, own.revision)
-        assert (admitted.caller, admitted.provenance, admitted.automatic) == ("agent", own.provenance, False)
+        row = admissions.first(db.reader, own.home.no)
+        assert row is not None
+        assert admitted(row) == ResumeRequest(own.paused, own.revision, "agent", provenance=own.provenance)
         assert own.events()[-1] == (
             "execution.continueRequested",
             {"controlRevision": own.revision, "caller": "agent", **own.provenance},

@@ -250,7 +250,8 @@ async def test_a_compaction_that_is_cut_off_is_in_the_audit_and_a_resumed_worker
         )
         await db.write(again)
         request = RestoreExecution(execution_id=own.running.execution_id, holder=HOLDER)
-        restored = await db.write(partial(writes.restore, writer=own.home.writer, request=request))
+        restore = partial(writes.restore, writer=own.home.writer, request=request, at_ms=AT_MS)
+        restored = await db.write(restore)
         assert [(step.step, step.state, bytes(step.given)) for step in restored.steps] == [
             ("r0.compact", "interrupted", b'{"toSequence":4}')
         ]

@@ -718,7 +718,7 @@ async def test_what_a_worker_needs_to_go_on_does_not_grow_with_what_earlier_roun
         await db.write(change)
 
         request = RestoreExecution(execution_id=turn.opened.execution_id, holder="ee" * 16)
-        restored = await db.write(partial(writes.restore, writer=turn.home.writer, request=request))
+        restored = await db.write(partial(writes.restore, writer=turn.home.writer, request=request, at_ms=AT_MS))
 
     assert [saved.step for saved in restored.steps] == [f"r{rounds - 1}.model", f"r{rounds - 1}.t0.handler"]
     assert [bytes(each) for each in restored.seen] == [b'{"n":%d}' % number for number in range(rounds - 1)]

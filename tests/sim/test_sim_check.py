@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import apsw
 import pytest
@@ -12,6 +13,7 @@ from sim_scenarios import SCENARIOS
 from sim_world import World
 
 from peen.wire.websocket import text_frame
+from peen.wire.worker import MessageRecord
 
 
 def tampered(world: World, sql: str) -> None:
@@ -83,6 +85,99 @@ def stop_too_slowly(world: World) -> None:
     tampered(world, "UPDATE turn SET completed_at_ms = completed_at_ms + 6000 WHERE state = 'cancelled'")
 
 
+def forget_a_decision(world: World) -> None:
+    tampered(world, "DELETE FROM control_event WHERE type = 'activity.resolved'")
+
+
+def decide_too_late(world: World) -> None:
+    tampered(world, "UPDATE control_event SET created_at_ms = created_at_ms + 60000 WHERE type = 'activity.resolved'")
+
+
+def run_what_was_accepted(world: World) -> None:
+    run = next(run for run in world.ledger.runs if run.label == "change.1")
+    tampered(world, "UPDATE activity SET attempt = 2")
+    world.ledger.runs.append(replace(run, began_s=run.began_s + 600))
+
+
+def read_again(world: World) -> None:
+    run = next(run for run in world.ledger.runs if run.label == "look.1")
+    tampered(world, "UPDATE activity SET attempt = 2")
+    world.ledger.runs.append(replace(run, began_s=run.began_s + 600))
+
+
+def run_more_often_than_claimed(world: World) -> None:
+    run = next(run for run in world.ledger.runs if run.label == "look.1")
+    world.ledger.runs.append(replace(run))
+
+
+def allow_by_itself(world: World) -> None:
+    tampered(world, "UPDATE activity SET state = 'interrupted' WHERE state = 'uncertain'")
+
+
+def lose_an_end(world: World) -> None:
+    tampered(world, "UPDATE feed SET type = 'tool.use' WHERE type = 'turn.completed' AND turn_no = 1")
+
+
+def end_a_segment_twice(world: World) -> None:
+    tampered(world, "UPDATE feed SET type = 'turn.failed' WHERE type = 'turn.resumed'")
+
+
+def resume_unheard(world: World) -> None:
+    tampered(world, "DELETE FROM control_event WHERE type = 'execution.resumed'")
+
+
+def run_two_turns(world: World) -> None:
+    tampered(world, "UPDATE feed SET type = 'tool.use' WHERE type = 'turn.cancelled'")
+
+
+def count_blocks_anew(world: World) -> None:
+    tampered(
+        world,
+        """UPDATE feed SET data = CAST(json_set(CAST(data AS TEXT), '$.index', 0) AS BLOB) WHERE key =
+           (SELECT min(key) FROM feed WHERE type = 'content_block_start'
+               AND key > (SELECT key FROM feed WHERE type = 'turn.resumed'))""",
+    )
+
+
+def leave_a_block_open(world: World) -> None:
+    tampered(world, "UPDATE feed SET type = 'tool.use' WHERE type = 'content_block_stop' AND turn_no = 1")
+
+
+def begin_while_paused(world: World) -> None:
+    tampered(
+        world,
+        """UPDATE activity SET started_at_ms = 1 +
+           (SELECT created_at_ms FROM control_event WHERE type = 'execution.paused' ORDER BY key LIMIT 1)
+            WHERE key = (SELECT min(key) FROM activity)""",
+    )
+
+
+def of_the_resumed_turn(world: World) -> list[MessageRecord]:
+    """What its last request held."""
+    return [asked for asked in world.ledger.asked if asked.turn_text == "stopped"][-1].messages
+
+
+def tell_of_a_later_turn(world: World) -> None:
+    of_the_resumed_turn(world).insert(1, MessageRecord(role="user", content="between"))
+
+
+def tell_a_message_late(world: World) -> None:
+    said = of_the_resumed_turn(world)
+    said.append(said.pop(next(at for at, message in enumerate(said) if message.content == "queued")))
+
+
+def keep_a_message_back(world: World) -> None:
+    said = of_the_resumed_turn(world)
+    said[:] = [message for message in said if message.content != "queued"]
+
+
+def tell_a_result_late(world: World) -> None:
+    said = of_the_resumed_turn(world)
+    at = next(at for at, message in enumerate(said) if message.role == "tool")
+    text = f"After its turn had ended, a tool call returned. Its result was:\n{said[at].content}"
+    said[at] = MessageRecord(role="system", content=text)
+
+
 def log_an_error(world: World) -> None:
     world.logs.append({"log_level": "error", "event": "actor failed", "exc_info": RuntimeError("broken")})
 
@@ -119,6 +214,41 @@ def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
     lines = str(broken.value).splitlines()
     assert any(line.startswith(number) for line in lines[1:-1]), str(broken.value)
     assert lines[-1] == f"PEEN_SIM='{scenario} seed=0' python -m pytest tests/sim/test_sim_repeat.py"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "breach", "line"),
+    [
+        ("resume", forget_a_decision, "3: call 'change.1' ran again and nobody had decided that"),
+        ("resume", decide_too_late, "3: call 'change.1' ran again and nobody had decided that"),
+        ("resume", read_again, "2: call 'look.1' had a stored result and was made again"),
+        ("resume", run_more_often_than_claimed, "3: call 'look.1' ran 2 times and its step was begun 1 times"),
+        ("accept", run_what_was_accepted, "2: call 'change.1' had a stored result and was made again"),
+        ("accept", run_what_was_accepted, "3: call 'change.1' ran again and nobody had decided that"),
+        ("stop", allow_by_itself, "3: call 'change.1' was cut off and may run again, and nobody had decided that"),
+        ("resume", lose_an_end, "8: turn 1 does not begin and end by turns"),
+        ("resume", end_a_segment_twice, "8: turn 1 does not begin and end by turns"),
+        ("resume", resume_unheard, "8: turn 1 was resumed 0 times and tells of 1"),
+        ("abandon", run_two_turns, "8: turn.started in frame"),
+        ("resume", count_blocks_anew, "8: the blocks of request"),
+        ("resume", leave_a_block_open, "8: of the blocks"),
+        ("stopped_resume", begin_while_paused, "7: 1 steps of execution 1 began after it was paused"),
+        ("stopped_resume", tell_of_a_later_turn, "5: a request of turn 1 holds what was said in later turns"),
+        ("stopped_resume", tell_a_message_late, "5: a request tells who said what in another order"),
+        ("stopped_resume", keep_a_message_back, "5: turn 1 completed and its model had never heard of ['queued']"),
+        ("stopped_resume", tell_a_result_late, "5: a request tells results apart from their calls"),
+    ],
+)
+def test_a_promise_about_paused_work_that_was_broken_is_named(
+    scenario: str, breach: Callable[[World], None], line: str
+) -> None:
+    world = SCENARIOS[scenario].run()
+    breach(world)
+
+    with pytest.raises(Broken) as broken:
+        check(world)
+
+    assert any(each.startswith(line) for each in str(broken.value).splitlines()), str(broken.value)
 
 
 def test_two_generations_of_one_session_at_one_time_are_seen() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 from engine_kit import asks, says, work
-from sim_model import SUMMARY
+from sim_decisions import Wish
+from sim_model import SUMMARY, Script
 from sim_plan import Plan
 from sim_play import Body, Play, Scenario
 from sim_scenarios import SCENARIOS
@@ -25,8 +27,19 @@ ENDS = {
     "notice": ["completed"],
     "failed": ["failed"],
     "compaction": ["completed"] * 4,
+    "resume": ["completed", "completed"],
+    "accept": ["completed", "completed"],
+    "stopped_resume": ["completed", "completed", "completed"],
+    "abandon": ["cancelled", "completed"],
+    "queue_behind_stop": ["cancelled", "completed", "completed", "completed"],
 }
-SLOW = {"work": [[asks(("change", work("change.1", takes_s=60)))], [says("done")]]}
+
+
+def slow(takes_s: float) -> Script:
+    return {"work": [[asks(("change", work("change.1", takes_s=takes_s)))], [says("done")]]}
+
+
+SLOW = slow(60)
 
 
 def ends(world: World) -> list[str]:
@@ -74,8 +87,120 @@ def test_a_conversation_is_summarized_again_and_again_and_each_summary_takes_ove
     assert all(text in world.ledger.asked[-1].messages[0].content for text in ("early", "middle"))
 
 
-def story(body: Body) -> World:
-    return Scenario("story", SLOW, body).run()
+def requests_about(world: World, text: str) -> list[list[str]]:
+    """What the provider was sent for the turn of that message: the words of each request."""
+    return [[message.content for message in asked.messages] for asked in world.ledger.asked if asked.turn_text == text]
+
+
+def runs(world: World) -> list[str]:
+    return sorted(run.label for run in world.ledger.runs)
+
+
+def test_a_retried_effect_runs_again_and_what_was_read_is_not_read_again() -> None:
+    world = SCENARIOS["resume"].run()
+
+    assert runs(world) == ["change.1", "change.1", "change.2", "look.1", "look.2"]
+    assert len(frames(world, "turn.resumed")) == 1
+
+
+def test_an_accepted_effect_does_not_run_again_and_the_model_reads_what_it_came_to() -> None:
+    world = SCENARIOS["accept"].run()
+
+    assert runs(world) == ["change.1", "change.2", "look.1", "look.2"]
+    assert "it was changed" in requests_about(world, "interrupted")[1]
+
+
+def test_a_message_that_waited_for_an_interrupted_turn_reaches_it_when_it_goes_on() -> None:
+    world = SCENARIOS["resume"].run()
+
+    wanted = ("turn.failed", "turn.resumed", "userMessage.delivered", "turn.completed")
+    heard = [frame for frame in world.clients[0].heard if frame["type"] in wanted]
+    assert [frame["type"] for frame in heard[:3]] == list(wanted[1:])
+    assert heard[1]["data"] == {"message": "for the same turn"}
+
+
+def test_a_stopped_turn_goes_on_behind_another_one_with_its_own_context() -> None:
+    world = SCENARIOS["stopped_resume"].run()
+    began = [frame["type"] for frame in world.clients[0].heard if frame["type"] in ("turn.resumed", "turn.completed")]
+    resumed = requests_about(world, "stopped")[1:]
+
+    assert began == ["turn.completed", "turn.resumed", "turn.completed", "turn.completed", "turn.completed"]
+    assert len(resumed) == 2
+    assert all("queued" in said and "between" not in said for said in resumed)
+
+
+def test_work_that_is_given_up_is_over_and_nothing_that_waited_for_it_is_delivered() -> None:
+    world = SCENARIOS["abandon"].run()
+
+    assert world.reader().rows("SELECT state FROM execution ORDER BY no LIMIT 1") == [("cancelled",)]
+    assert world.reader().rows("SELECT state FROM inbox WHERE content = 'for nothing'") == [("undelivered",)]
+    assert "change.2" not in runs(world)
+
+
+def test_messages_behind_a_stop_are_delivered_once_somebody_says_so() -> None:
+    world = SCENARIOS["queue_behind_stop"].run()
+
+    assert [frame["message"] for frame in frames(world, "userMessage.delivered")] == ["second", "third"]
+
+
+def story(body: Body, wish: Wish | None = None, script: Script = SLOW) -> World:
+    return Scenario("story", script, body, wish=wish).run()
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "is_done", "refused"),
+    [(20, True, "steps.commit"), (60, False, "leases.renew")],
+    ids=["it ends before it hears of that", "it hears of that at its next renewal"],
+)
+def test_a_turn_goes_on_while_the_worker_that_was_replaced_still_works_on_it(
+    takes_s: float, is_done: bool, refused: str
+) -> None:
+    async def body(play: Play) -> None:
+        await play.send("work")
+        await play.wait_until("tool.use")
+        await play.sleep(1.0)
+        play.haunt_worker()
+        await play.wait_until("turn.failed")
+        await play.decide()
+
+    world = story(body, Wish(uncertain="retry"), slow(takes_s))
+    (ghost,) = world.ghosts
+
+    assert ends(world) == ["completed"]
+    assert [(run.label, run.is_done) for run in world.ledger.runs] == [("change.1", is_done), ("change.1", True)]
+    assert ghost.refused == [refused]
+
+
+def test_a_turn_whose_worker_stood_still_goes_on_with_another_one() -> None:
+    async def body(play: Play) -> None:
+        await play.send("work")
+        await play.wait_until("tool.use")
+        play.freeze_worker()
+        await play.wait_until("turn.failed")
+        await play.decide()
+
+    world = story(body, Wish(uncertain="accept", outcome="it was changed"))
+
+    assert ends(world) == ["completed"]
+    assert runs(world) == ["change.1"]
+    assert len(world.space.processes) == 2
+
+
+def test_a_user_who_decides_on_what_has_changed_meanwhile_is_refused_and_looks_again() -> None:
+    async def body(play: Play) -> None:
+        await play.send("work")
+        await play.wait_until("tool.use")
+        await play.stop()
+        await play.wait_until("turn.cancelled")
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(play.decide)
+
+    world = story(body, Wish(uncertain="retry"))
+
+    assert ends(world) == ["completed"]
+    assert len(frames(world, "turn.resumed")) == 1
+    assert runs(world) == ["change.1", "change.1"]
 
 
 def test_a_worker_that_dies_in_the_middle_of_a_tool_leaves_its_effect_uncertain() -> None:

@@ -5,11 +5,12 @@ from functools import partial
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 from world_kit import AT_MS, PLENTY, Home, call, check_sequences, make_home, open_store, open_turn, transcript
 
 from peen.store import messages
 from peen.store.database import Database
-from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
+from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord, ToolCallRecord
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 CALLS = st.lists(
@@ -29,6 +30,7 @@ RECORDS = st.one_of(
         model=st.sampled_from([None, "scripted/script"]),
         thinking=st.none() | TEXTS.filter(bool),
         tool_calls=st.none() | CALLS,
+        provider_reasoning=st.sampled_from([NOTHING, Raw(b'{"upstream":"a","items":[ {"x":"\\/ \\u00e9"} ]}')]),
     ),
     st.builds(
         MessageRecord, role=st.just("tool"), content=TEXTS, tool_call_id=st.text("abc", max_size=3),

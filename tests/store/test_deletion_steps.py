@@ -26,6 +26,7 @@ from peen.errors import SessionBusy, SessionNotFound
 from peen.session import writes
 from peen.session.acceptance import accept
 from peen.store import (
+    admissions,
     audit,
     compactions,
     deletion,
@@ -74,6 +75,11 @@ async def complete_turn(db: Database, home: Home, *, frame: int) -> OpenedTurn:
     execution = execution_of(db, str(uuid(3000 + frame)))
     noted = partial(executions.add_event, execution_no=execution.no, event_type="x", data={"n": frame}, at_ms=AT_MS)
     await db.write(noted)
+    admitted = partial(
+        admissions.admit, session_no=home.no, execution_no=execution.no, control_revision=1, caller="api",
+        is_automatic=False, provenance=b"{}", at_ms=AT_MS,
+    )  # fmt: skip
+    await db.write(admitted)
     return opened
 
 

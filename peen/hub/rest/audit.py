@@ -12,19 +12,23 @@ import msgspec
 from peen.errors import NotFound
 from peen.hub.api import MAX_PAGE_BYTES, Api
 from peen.hub.request import ApiRequest, ApiResponse, Page, json_response, page, path_uuid, query_choice
-from peen.hub.rest.modelcalls import SUMMARIZING, UNPRICED, RunRequests, messages_of, model_calls, summary_said
+from peen.hub.rest.costs import costs_of
+from peen.hub.rest.modelcalls import SUMMARIZING, RunRequests, messages_of, model_calls, summary_said
 from peen.hub.rest.pages import fill
 from peen.hub.rest.usage import token_usage
 from peen.hub.router import Router
+from peen.model.price import Prices
 from peen.store import audit, messages
 from peen.store.audit import RunRow
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCallPage, ModelRun, ModelRunPage
+from peen.wire.price import Price
 from peen.wire.rest import encode, rfc3339
 
 STAGES: Final = ("turn", "child", "compaction")
+UNPRICED: Final = Prices()
 STATES: Final = ("running", "completed", "failed", "cancelled", "interrupted")
 
 _decode_settings: Final = msgspec.json.Decoder(dict[str, object]).decode
@@ -39,33 +43,42 @@ async def list_model_runs(api: Api, request: ApiRequest) -> ApiResponse:
     """Newest first; `stage` and `state` leave out the others."""
     session, wanted = api.session(request.session), page(request, also=("stage", "state"))
     stage, state = query_choice(request, "stage", STAGES), query_choice(request, "state", STATES)
-    return await api.scan(partial(runs_page, session=session, stage=stage, state=state, wanted=wanted))
+    return await api.scan(
+        partial(runs_page, session=session, stage=stage, state=state, wanted=wanted, prices=api.prices)
+    )
 
 
 async def list_model_calls(api: Api, request: ApiRequest) -> ApiResponse:
     """In the order of the rounds."""
     session, wanted = api.session(request.session), page(request)
     run_id = path_uuid(request, "modelRunId").bytes
-    return await api.scan(partial(calls_page, blobs=api.blobs, session=session, run_id=run_id, wanted=wanted))
+    return await api.scan(
+        partial(calls_page, blobs=api.blobs, session=session, run_id=run_id, wanted=wanted, prices=api.prices)
+    )
 
 
-def runs_page(db: Reader, session: SessionRow, *, stage: str | None, state: str | None, wanted: Page) -> ApiResponse:
+def runs_page(
+    db: Reader, session: SessionRow, *, stage: str | None, state: str | None, wanted: Page, prices: Prices = UNPRICED
+) -> ApiResponse:
     rows = audit.runs(db, session.no, stage=stage, state=state, limit=wanted.limit + 1, offset=wanted.offset)
-    runs: Iterator[ModelRun] = (_model_run(db, session, row) for row in rows)
+    runs: Iterator[ModelRun] = (_model_run(db, session, row, prices.of(row.model)) for row in rows)
     found, has_more = fill(runs, limit=wanted.limit)
     return json_response(ModelRunPage(model_runs=found, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
 
 
-def calls_page(db: Reader, blobs: Blobs, session: SessionRow, *, run_id: bytes, wanted: Page) -> ApiResponse:
+def calls_page(
+    db: Reader, blobs: Blobs, session: SessionRow, *, run_id: bytes, wanted: Page, prices: Prices = UNPRICED
+) -> ApiResponse:
     """Raises: NotFound, also for a run of another session."""
     run = audit.run_by_id(db, session.no, run_id)
     if run is None:
         raise NotFound("this session has no such model run")
     requests = RunRequests(db, blobs, session.no, run)
     rounds = audit.rounds(db, run.no, limit=wanted.limit + 1, offset=wanted.offset)
-    shown = _model_run(db, session, run)
+    price = prices.of(run.model)
+    shown = _model_run(db, session, run, price)
     left = MAX_PAGE_BYTES - len(encode(shown))
-    calls, has_more = fill(model_calls(session, run, requests, rounds), limit=wanted.limit, max_bytes=left)
+    calls, has_more = fill(model_calls(session, run, requests, rounds, price), limit=wanted.limit, max_bytes=left)
     return json_response(
         ModelCallPage(
             model_run=shown,
@@ -77,7 +90,7 @@ def calls_page(db: Reader, blobs: Blobs, session: SessionRow, *, run_id: bytes, 
     )
 
 
-def _model_run(db: Reader, session: SessionRow, row: RunRow) -> ModelRun:
+def _model_run(db: Reader, session: SessionRow, row: RunRow, price: Price | None) -> ModelRun:
     attempts = [attempt for attempts in audit.rounds(db, row.no) for attempt in attempts]
     completed = [attempt for attempt in attempts if attempt.state == "completed"]
     # What a summarizer says stands in no transcript.
@@ -86,6 +99,7 @@ def _model_run(db: Reader, session: SessionRow, row: RunRow) -> ModelRun:
     answered = [message for message in own if message.message.role in ("assistant", "tool")]
     # The last answer of a run that completed is its outcome; any other run has none.
     outcome = [m.message for m in answered if m.message.role == "assistant"][-1:] if row.state == "completed" else []
+    costs = costs_of(price, attempts)
     connection, _, model_id = row.model.partition("/")
     return ModelRun(
         id=str(UUID(bytes=row.id)),
@@ -104,10 +118,10 @@ def _model_run(db: Reader, session: SessionRow, row: RunRow) -> ModelRun:
         response_messages=messages_of(answered),
         response_injections=messages_of(m for m in own if m.message.role == "user" and m.message.injected),
         response_usage=token_usage(attempts, completed),
-        response_cost_amount=UNPRICED,
-        retry_cost_amount=UNPRICED,
-        billed_cost_amount=UNPRICED,
-        cost_known=False,
+        response_cost_amount=costs.response,
+        retry_cost_amount=costs.retry,
+        billed_cost_amount=costs.billed,
+        cost_known=costs.known,
         failure_classification=row.failure_classification,
         failure_detail=row.failure_detail,
         started_at=rfc3339(row.started_at_ms),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
+import msgspec
+
 from peen.errors import Conflict, ValidationFailed
 from peen.hub.api import Api
 from peen.hub.request import ApiRequest, ApiResponse, check_no_body, check_query, decode_body, json_response, page
@@ -14,7 +16,8 @@ from peen.ids import parse_uuid4
 from peen.session import inspection
 from peen.session.requests import ResumeRequest
 from peen.session.resumption import abandon, resolve
-from peen.store import executions
+from peen.session.runs import runs_of, shown
+from peen.store import executions, inbox
 from peen.store.executions import ExecutionDetails
 from peen.store.sessions import SessionRow
 from peen.wire.execution import (
@@ -41,12 +44,21 @@ def add_executions(router: Router) -> None:
 
 
 def list_executions(api: Api, request: ApiRequest) -> ApiResponse:
-    """Newest first."""
+    """Newest first, with the messages that wait until somebody lets them go on."""
     session, wanted = api.session(request.session), page(request)
     rows = executions.page(api.database.reader, session.no, limit=wanted.limit + 1, offset=wanted.offset)
     items = [inspection.resource(session.uuid, row) for row in rows[: wanted.limit]]
     has_more = len(rows) > wanted.limit
-    return json_response(ExecutionPage(executions=items, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
+    return json_response(
+        ExecutionPage(
+            executions=items,
+            stop_revision=session.stop_revision,
+            waiting=inspection.waiting(inbox.stopped(api.database.reader, session.no)),
+            limit=wanted.limit,
+            offset=wanted.offset,
+            has_more=has_more,
+        )
+    )
 
 
 def get_execution(api: Api, request: ApiRequest) -> ApiResponse:
@@ -140,4 +152,6 @@ def _after(api: Api, session: SessionRow, request: ApiRequest, *, status: int = 
 
 
 def _view(api: Api, session: SessionRow, row: ExecutionDetails) -> ExecutionView:
-    return inspection.view(api.database.reader, api.blobs, api.session(session.uuid), row)
+    view = inspection.view(api.database.reader, api.blobs, api.session(session.uuid), row)
+    found = runs_of(api.database.reader, row) if api.runs is None else api.runs(row)
+    return msgspec.structs.replace(view, runs=shown(found))

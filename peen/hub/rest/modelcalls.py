@@ -11,8 +11,10 @@ import msgspec
 
 from peen.context.projection import Conversation
 from peen.execution.requests import as_sent
+from peen.hub.rest.costs import costs_of
 from peen.hub.rest.usage import failed_attempts, token_usage
 from peen.ids import SessionNo, derived_id
+from peen.model.stream import ModelInfo
 from peen.store import audit, compactions, messages, snapshots
 from peen.store.audit import CallRow, RunRow
 from peen.store.blobs.decode import decode, earlier_values
@@ -21,11 +23,9 @@ from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCall, ModelMessage
 from peen.wire.model import ToolDefinition
+from peen.wire.price import Price
 from peen.wire.rest import ToolCall, rfc3339
 from peen.wire.worker import HistoryMessage, MessageRecord
-
-UNPRICED: Final = "0"
-"""Every amount of this release, which knows no prices."""
 
 SUMMARIZING: Final = "compaction"
 """Stage of a run whose answers are kept by the audit itself."""
@@ -53,6 +53,8 @@ class RunRequests:
 
     def __init__(self, db: Reader, blobs: Blobs, session_no: SessionNo, run: RunRow) -> None:
         self._db, self._run, self._fetch = db, run, blobs.fetcher(db, session_no)
+        connection, _, model_id = run.model.partition("/")
+        self._model = ModelInfo(name=run.model, connection_name=connection, model_id=model_id)
         self._session_no = session_no
         turn_no = run.turn_no
         self._own = messages.of_turn(db, turn_no)
@@ -86,7 +88,7 @@ class RunRequests:
             conversation.summarize(summary.summary, through=summary.to_sequence)
         conversation.add_history(row for row in history if row.turn == self._run.turn_no or row.sequence < first)
         prompt, tools = snapshots.of_turn(self._db, self._run.turn_no)
-        sent = [as_sent(message) for message in conversation.messages]
+        sent = [as_sent(message, self._model) for message in conversation.messages]
         return SentRequest(prompt or "", sent, _decode_tools(tools or "[]"))
 
     def reply(self, call: CallRow) -> ModelMessage | None:
@@ -112,11 +114,11 @@ def summary_said(db: Reader, run: RunRow, *, up_to_round: int | None = None) -> 
 
 
 def model_calls(
-    session: SessionRow, run: RunRow, requests: RunRequests, rounds: Iterable[Sequence[CallRow]]
+    session: SessionRow, run: RunRow, requests: RunRequests, rounds: Iterable[Sequence[CallRow]], price: Price | None
 ) -> Iterator[ModelCall]:
     """Each round of `run`, one when it is asked for: a request may be large."""
     for attempts in rounds:
-        yield _model_call(session, run, requests, attempts)
+        yield _model_call(session, run, requests, attempts, price)
 
 
 def model_message(record: MessageRecord) -> ModelMessage:
@@ -138,13 +140,16 @@ def messages_of(rows: Iterable[HistoryMessage]) -> list[ModelMessage]:
     return [model_message(row.message) for row in rows]
 
 
-def _model_call(session: SessionRow, run: RunRow, requests: RunRequests, attempts: Sequence[CallRow]) -> ModelCall:
+def _model_call(
+    session: SessionRow, run: RunRow, requests: RunRequests, attempts: Sequence[CallRow], price: Price | None
+) -> ModelCall:
     last = attempts[-1]
     sent = requests.of_round(attempts)
     system = [ModelMessage(role="system", content=sent.system)] if sent.system else []
     usage = token_usage(attempts, [last])
     failed = [attempt for attempt in attempts if attempt.state != "completed"]
     wasted = token_usage(failed, failed)
+    costs = costs_of(price, attempts)
     retried = failed_attempts(attempts[:-1], then=last)
     return ModelCall(
         id=derived_id("modelCall", run.id, last.round),
@@ -173,10 +178,10 @@ def _model_call(session: SessionRow, run: RunRow, requests: RunRequests, attempt
         state=cast('Literal["completed", "failed", "cancelled"]', last.state),
         failure_classification=last.failure_kind or "",
         failure_detail=last.failure_detail or "",
-        response_cost_amount=UNPRICED,
-        retry_cost_amount=UNPRICED,
-        billed_cost_amount=UNPRICED,
-        cost_known=False,
+        response_cost_amount=costs.response,
+        retry_cost_amount=costs.retry,
+        billed_cost_amount=costs.billed,
+        cost_known=costs.known,
         started_at=rfc3339(attempts[0].started_at_ms),
         completed_at=rfc3339(last.completed_at_ms),
     )

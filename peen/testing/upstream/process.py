@@ -16,7 +16,7 @@ _BEGIN: Final = "listening on "
 
 
 class UpstreamProcess:
-    """A running provider. `base_url` ends with `/v1`. Leaving the block stops it."""
+    """A running provider. `base_url` is what a client of its dialect is given. Leaving the block stops it."""
 
     def __init__(self, script: Path, *options: str, port: int = 0) -> None:
         """`options` are further ones of the command; `port` 0 takes a free one."""

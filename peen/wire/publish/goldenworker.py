@@ -114,6 +114,10 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
         worker.EmitEvents(execution_id=_EXECUTION, holder=_HOLDER, events=[_event("content_block_delta")]),
         worker.Emitted(),
     ),
+    "leases.renew": (
+        worker.RenewLeases(execution_id=_EXECUTION, holder=_HOLDER),
+        worker.LeasesRenewed(),
+    ),
     "execution.read": (
         worker.ReadExecution(execution_id=_PAUSED, max_bytes=32_640),
         worker.ExecutionsRead(view=_VIEW),
