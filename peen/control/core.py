@@ -136,7 +136,8 @@ async def control_core(
         await _clear_the_past(database, space, identity, entropy)
         models = Models.build(settings.upstreams, environ)
         await models.discover()
-        catalogue = Catalogue(models, settings.default_model)
+        summarizer = settings.compaction_model if settings.compaction_mode == "summarize" else None
+        catalogue = Catalogue(models, settings.default_model, summarizer=summarizer)
         running = await stack.enter_async_context(_cancelled_at_exit())
         core = await _assemble(settings, database, space, catalogue, entropy, running, unrecorded)
         if admitted := await core.sessions.begin_admitted():
@@ -280,7 +281,7 @@ class _SessionWorkers:
         assert row is not None, "a worker is started for a session that exists"
         self._check_workspace(row.workspace)  # hours may have passed since the session was opened
         link = await self._supervisor.ensure(Placement(row.uuid, row.workspace, row.agent_space))
-        return link if self._catalogue.is_settled else NamingLink(link, self._catalogue)
+        return NamingLink(link, self._catalogue)
 
     async def stop(self, session_id: str, reason: str) -> None:
         await self._supervisor.stop(session_id, reason)

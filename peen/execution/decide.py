@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Raw, Struct
 
 from peen.execution.limits import REASON
@@ -33,6 +35,27 @@ class ToolOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     content: str
     is_error: bool = False
     seen: Raw = Raw(b"null")
+
+
+class CompactGiven(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Saved input of a compaction: why it happens, and which stored messages the summary is to cover."""
+
+    round: int
+    estimated_tokens: int
+    budget_tokens: int
+    units_covered: int
+    messages_covered: int
+    to_sequence: int
+
+
+class CompactOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Saved output of a compaction. Without a `summary` (its number in the session) history stays as it is."""
+
+    outcome: Literal["summarized", "empty", "useless", "failed"]
+    summary: int = 0
+    to_sequence: int = 0
+    summary_tokens: int = 0
+    error: str = ""
 
 
 class Dispatch(Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from peen.context.count import message_tokens, text_tokens
 from peen.model.reasoning import items_for
 from peen.model.stream import ModelInfo, ModelRequest
 from peen.store.blobs.encoder import Encoder
@@ -28,7 +29,7 @@ class SentRequests:
         self._known, self._encoder, self._model = known, Encoder(known), model
         self._handed_out: set[bytes] = set()
         self._length = 0
-        self._last: MessageRecord | None = None
+        self._messages: Sequence[MessageRecord] = ()
         self._around: tuple[object, bytes] = (None, b"")
 
     def save(self, request: ModelRequest) -> tuple[bytes, list[NewBlob]]:
@@ -49,13 +50,13 @@ class SentRequests:
 
     def _follow(self, messages: Sequence[MessageRecord]) -> None:
         kept = self._length
-        # A conversation that only grew still has its last message where it was.
-        if kept == 0 or (len(messages) >= kept and messages[kept - 1] is self._last):
+        # A conversation that only grew is still the same list; what was left out of one, or summarized, makes another.
+        if kept == 0 or (messages is self._messages and len(messages) >= kept):
             for message in messages[kept:]:
                 self._encoder.append(_encode(as_sent(message, self._model)))
         else:
             self._encoder.replace_all(_encode(as_sent(message, self._model)) for message in messages)
-        self._length, self._last = len(messages), messages[-1] if messages else None
+        self._length, self._messages = len(messages), messages
 
     def _before(self, request: ModelRequest) -> bytes:
         """The text in front of the list of messages; the same object as long as nothing of it changes."""
@@ -84,6 +85,12 @@ def as_sent(message: MessageRecord, model: ModelInfo) -> MessageRecord:
         thinking=message.thinking if is_own and model.thinking_returns else None,
         provider_reasoning=message.provider_reasoning if returns else NOTHING,
     )
+
+
+def sent_tokens(message: MessageRecord, model: ModelInfo) -> int:
+    """Tokens of the message for this model: reasoning counts where it is sent."""
+    sent = as_sent(message, model)
+    return message_tokens(sent) + text_tokens(sent.thinking or "")
 
 
 def _travelling(blobs: list[Blob]) -> list[NewBlob]:

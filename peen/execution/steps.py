@@ -18,6 +18,7 @@ from peen.wire.worker import (
     Claim,
     CommitSteps,
     Committed,
+    CompactionRecord,
     Completion,
     Continuation,
     EmitEvents,
@@ -66,6 +67,8 @@ class Done(Generic[T]):
     """Finds the blobs of those values that the store has not got after all."""
     forget: Callable[[], None] | None = None
     """Called if none of this could be stored, as far as is known."""
+    compaction: CompactionRecord | None = None
+    """What a compaction came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Steps:
         self._claimed: dict[str, Step] = {}
         self._delivered: list[MessageRecord] = []
         self._continued = False
+        self._summary: str | None = None
         self.message_sequence = 0
         """Last message sequence of the session, as of the latest commit."""
         self.budget: Budget | None = None
@@ -114,6 +118,15 @@ class Steps:
         """Save the input, unless an earlier commit did. A model step does not begin once the budget is used up."""
         if step.id not in self._claimed:
             await self.commit(Next(begin=(step,)))
+
+    def take_summary(self) -> str | None:
+        """The text of the summary that the latest commit has stored."""
+        summary, self._summary = self._summary, None
+        return summary
+
+    def has_begun(self, step: Step) -> bool:
+        """Whether this holder has claimed the step, and it has not ended."""
+        return step.id in self._claimed
 
     async def run(
         self,
@@ -153,6 +166,7 @@ class Steps:
             continuation=(
                 None if otherwise is None else Continuation(claims=_claims(otherwise), passed=_passed(otherwise))
             ),
+            compaction=done.compaction if done is not None else None,
         )
         committed = await self._save(request, done)
         if committed.stopped:
@@ -162,6 +176,7 @@ class Steps:
         self.budget = committed.budget
         self._delivered += committed.delivered
         self._continued = committed.continued
+        self._summary = committed.summary
         begun = otherwise if committed.continued and otherwise is not None else following
         is_used_up = reached(committed.budget) is not None
         for step in begun.begin:

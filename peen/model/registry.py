@@ -127,6 +127,11 @@ class Models:
             raise ValidationFailed(f"model {qualified!r} does not exist; known models: {known}")
         return self._upstreams[info.connection_name], info
 
+    def is_known(self, name: str) -> bool:
+        """Whether `resolve` finds the model called `name`."""
+        upstream, _, model_id = name.partition("/")
+        return name in self._infos or bool(model_id and upstream in self._trusted)
+
     def nothing(self) -> str:
         """That there is no model, with the reason of each upstream."""
         reasons = "; ".join(f"{upstream!r}: {reason}" for upstream, reason in self._failures.items())

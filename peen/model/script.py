@@ -152,11 +152,17 @@ class Turn(_Part, frozen=True, kw_only=True):
 
 
 class ModelScript(_Part, frozen=True, kw_only=True):
-    """One model. With `repeat_last_turn` the last turn answers every message past the end."""
+    """One model. With `repeat_last_turn` the last turn answers every message past the end.
+
+    `summary` answers whoever asks for a summary of a conversation; missing: what the user had asked for, listed.
+    `refuse_over` is the longest request that is taken, in tokens of four characters; what is longer is refused.
+    """
 
     turns: Annotated[list[Turn], Meta(min_length=1)]
     context_window: Positive | None = None
     repeat_last_turn: bool = False
+    summary: Round | None = None
+    refuse_over: Positive | None = None
 
     def turn_at(self, index: int) -> Turn | None:
         """Turn `index` from 0, or None past the end of a script that does not repeat."""

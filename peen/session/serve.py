@@ -169,6 +169,7 @@ class WorkerCalls:
             next_turn_id=self._entropy.uuid4().bytes,
             at_ms=self._entropy.now_ms(),
             clock_ms=self._clock_ms(),
+            run_id=self._entropy.uuid4().bytes if request.compaction is not None else b"",
         )
         self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None, resends=True)
 

@@ -15,10 +15,23 @@ from peen.errors import StaleClaim
 from peen.execution.limits import reached
 from peen.execution.steps import MODEL
 from peen.ids import SessionNo
+from peen.session import compaction
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
 from peen.session.spending import Terms
-from peen.store import audit, executions, feed, generations, inbox, leases, messages, sessions, snapshots, turns
+from peen.store import (
+    audit,
+    compactions,
+    executions,
+    feed,
+    generations,
+    inbox,
+    leases,
+    messages,
+    sessions,
+    snapshots,
+    turns,
+)
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
@@ -111,6 +124,10 @@ def open_turn(
     session = sessions.by_no(tx, writer.session_no)
     assert session is not None
     no, known = writer.session_no, request.known_sequence
+    head = compactions.head(tx, no)
+    is_new = head is not None and head.sequence != request.known_summary
+    if request.summary_prompt is not None:
+        snapshots.save(tx, no, "prompt", request.summary_prompt, at_ms=at_ms)
     prompt_no = snapshots.save(tx, no, "prompt", request.prompt, at_ms=at_ms)
     tools_no = snapshots.save(tx, no, "tools", bytes(request.tools).decode(), at_ms=at_ms)
     context_no = snapshots.save(
@@ -135,7 +152,11 @@ def open_turn(
         settings=bytes(request.request_settings), at_ms=at_ms,
     )  # fmt: skip
     history, has_more = messages.history(
-        tx, no, after=known, up_to=session.message_sequence, max_bytes=MAX_HISTORY_PAGE_BYTES
+        tx,
+        no,
+        after=max(known, 0 if head is None else head.to_sequence),
+        up_to=session.message_sequence,
+        max_bytes=MAX_HISTORY_PAGE_BYTES,
     )
     last = messages.append(tx, no, request.messages, turn_no=turn_no, at_ms=at_ms)
     if waiting.state == "deferred":
@@ -148,6 +169,8 @@ def open_turn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
         message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
         has_more=has_more, budget=writer.terms.budget(session),
+        summary=compaction.as_stored(head) if is_new else None,
+        calibration=audit.calibration(tx, no, request.model) if known == 0 else None,
     )  # fmt: skip
 
 
@@ -166,7 +189,11 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
     assert turn is not None
     assert prompt is not None, "every opened turn has a prompt"
-    seen, steps = _saved_steps(tx, writer, found.no)
+    rows = executions.steps(tx, found.no)
+    seen, steps = _saved_steps(tx, writer, rows)
+    before = messages.first_of_turn(tx, found.turn_no) - 1
+    summary, head = compactions.up_to(tx, writer.session_no, before), compactions.head(tx, writer.session_no)
+    has_failed = any(row.kind == "compact" and row.state == "failed" for row in rows)
     session = sessions.standing(tx, writer.session_no)
     return RestoredExecution(
         turn=found.turn_no,
@@ -175,21 +202,26 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
         prompt=prompt,
         round_limit=found.round_limit,
         tool_parallelism=found.tool_parallelism,
-        history_sequence=messages.first_of_turn(tx, found.turn_no) - 1,
+        history_sequence=before,
         message_sequence=session.message,
         next_block=feed.next_block(tx, found.turn_no),
         seen=seen,
         steps=steps,
+        summary=compaction.as_stored(summary),
+        summary_in_force=0 if head is None else head.sequence,
+        may_summarize=summary == head and not has_failed,
+        summarizer=compaction.settings_of(tx, writer.session_no, settings.get("compaction", {})),
+        calibration=audit.calibration(tx, writer.session_no, turn.model),
+        window=settings.get("maxContextTokens"),
         budget=writer.terms.budget(session),
     )
 
 
-def _saved_steps(tx: Tx, writer: Writer, execution_no: int) -> tuple[list[Raw], list[SavedStep]]:
+def _saved_steps(tx: Tx, writer: Writer, rows: Sequence[StepRow]) -> tuple[list[Raw], list[SavedStep]]:
     """What a worker needs to go on: what earlier calls have seen, and the steps from the last answer on.
 
     The results of earlier rounds stand in the transcript. All of them together may be more than a frame holds.
     """
-    rows = executions.steps(tx, execution_no)
     answered = [at for at, row in enumerate(rows) if row.kind == "model" and row.state == "completed"]
     first = answered[-1] if answered else 0
     seen = [
@@ -198,8 +230,13 @@ def _saved_steps(tx: Tx, writer: Writer, execution_no: int) -> tuple[list[Raw], 
         if row.kind in TOOL_KINDS and row.state == "completed"
     ]
     return [each for each in seen if each != NOTHING], [
-        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row)) for row in rows[first:]
+        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row), given=_given(tx, writer, row))
+        for row in rows[first:]
     ]
+
+
+def _given(tx: Tx, writer: Writer, row: StepRow) -> Raw:
+    return Raw(writer.blobs.take(tx, writer.session_no, row.given)) if row.kind == "compact" else NOTHING
 
 
 def _output(tx: Tx, writer: Writer, row: StepRow) -> Raw:
@@ -236,13 +273,22 @@ def emit(tx: Tx, writer: Writer, request: EmitEvents, *, at_ms: int) -> Emitted:
 
 
 def commit_steps(
-    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, next_turn_id: bytes, at_ms: int, clock_ms: int = 0
+    tx: Tx,
+    writer: Writer,
+    request: CommitSteps,
+    *,
+    payload: bytes,
+    next_turn_id: bytes,
+    at_ms: int,
+    clock_ms: int = 0,
+    run_id: bytes = b"",
 ) -> tuple[Committed, TurnEnd | None]:
     """End steps, write what they produced, begin others; with a terminal, end the turn.
 
     `clock_ms` is the clock of leases: a step that lost its own is not completed.
     `payload` is the request as it came: a completion that was saved before must be repeated with the same bytes,
-    and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes.
+    and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes, `run_id`
+    for the audit of a compaction.
     """
     execution = _held(tx, writer, request.execution_id, request.holder)
     stopped = execution.state != "running"
@@ -263,17 +309,20 @@ def commit_steps(
     ]
     if fresh and not all(fresh):
         session = sessions.standing(tx, writer.session_no)
-        budget = writer.terms.budget(session)
-        return Committed(message_sequence=session.message, stopped=stopped, budget=budget), None
+        return Committed(
+            message_sequence=session.message, stopped=stopped, budget=writer.terms.budget(session),
+            summary=compaction.recorded(tx, writer.session_no, request),
+        ), None  # fmt: skip
     spent = writer.terms.spent(execution.model, request.calls)
     session = messages.append_with_events(
         tx, writer.session_no, request.messages, _new(request.events), turn_no=execution.turn_no,
         generation_no=writer.generation_no, spent=reduce(Spent.plus, spent, NOTHING_SPENT), at_ms=at_ms,
     )  # fmt: skip
+    made = request.compaction
     writer.blobs.accept(
         tx,
         writer.session_no,
-        [bytes(call.request) for call in request.calls],
+        [bytes(call.request) for call in (*request.calls, *(made.calls if made is not None else ()))],
         [Blob(blob.digest, blob.data) for blob in request.blobs],
     )
     for call, used in zip(request.calls, spent, strict=True):
@@ -283,7 +332,17 @@ def commit_steps(
         )  # fmt: skip
     if stopped:
         return Committed(message_sequence=session.message, stopped=True), None
-    return _follow(tx, writer, execution, request, session, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms)
+    summary = None
+    if made is not None:
+        step, turn = compaction.step_of(request), _turn_of(tx, execution)
+        summary, session = compaction.record(
+            tx, execution, turn, made, step=step, generation_no=writer.generation_no, run_id=run_id,
+            spent=writer.terms.spent(made.model, made.calls), at_ms=at_ms,
+        )  # fmt: skip
+    committed, end = _follow(
+        tx, writer, execution, request, session, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms
+    )
+    return (committed if summary is None else msgspec.structs.replace(committed, summary=summary)), end
 
 
 def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:

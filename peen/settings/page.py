@@ -71,7 +71,8 @@ thinks without a word, and with `stream: false` than it takes for a whole answer
 reasoning goes back to it, and what follows when a provider fails stands in [Models](models.md).
 
 Windows are taken from the list where it publishes them (`max_input_tokens`, `context_window`, `context_length` or
-`max_model_len`).
+`max_model_len`); a smaller `PEEN_MAX_CONTEXT_TOKENS` holds in their place. What happens when a conversation outgrows
+its window is told in [context.md](context.md).
 
 ## Directories
 

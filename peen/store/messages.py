@@ -32,6 +32,8 @@ class MessageRow(NamedTuple):
     injected: int
     injected_kind: str | None
     created_at_ms: int
+    compaction: int | None
+    """Number of the summary that covers it."""
 
 
 _INSERT: Final = """
@@ -41,7 +43,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _PAGE: Final = """
 SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thinking, m.tool_calls, m.tool_call_id,
-       m.is_error, m.incomplete, m.injected, m.injected_kind, m.created_at_ms
+       m.is_error, m.incomplete, m.injected, m.injected_kind, m.created_at_ms, m.compaction_no
   FROM message m JOIN turn t ON t.no = m.turn_no
  WHERE m.key > :low AND m.key <= :high ORDER BY m.key {order} LIMIT :limit OFFSET :offset
 """

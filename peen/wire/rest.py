@@ -172,6 +172,8 @@ class Image(Answer, frozen=True, kw_only=True):
 
 
 class Message(Answer, frozen=True, kw_only=True):
+    """A stored message. `compactionId` names the summary that first covered it: the model does not get it any more."""
+
     id: str
     sequence: int
     role: Literal["user", "assistant", "tool", "system"]
@@ -193,6 +195,34 @@ class Message(Answer, frozen=True, kw_only=True):
 
 class MessagePage(Paged, frozen=True, kw_only=True):
     items: list[Message]
+
+
+class Compaction(Answer, frozen=True, kw_only=True):
+    """A summary that stands in the place of the messages `fromSequence` .. `toSequence` of the session.
+
+    It takes over from `parentCompactionId`, which begins at the same message; `sourceMessageCount` messages are covered
+    by this one first. Counts of tokens are estimates: `inputTokenCount` of what is not sent any more. `promptHash`
+    names the summarizer's prompt, which is read like a turn's.
+    """
+
+    id: str
+    session_id: str
+    from_message_id: str
+    to_message_id: str
+    from_sequence: int
+    to_sequence: int
+    summary: str
+    source_message_count: int
+    input_token_count: int
+    summary_token_count: int
+    model: str
+    prompt_hash: str
+    parent_compaction_id: str | None = None
+    created_at: str
+
+
+class CompactionPage(Paged, frozen=True, kw_only=True):
+    compactions: list[Compaction]
 
 
 class Turn(Answer, frozen=True, kw_only=True):

@@ -10,8 +10,10 @@ from engine_kit import Attempt, Engine, StoreJournal, asks, engine, says, work
 from msgspec import Raw, structs
 from trio.testing import MockClock
 
+from peen.context.count import message_tokens, text_tokens
+from peen.context.projection import Conversation
 from peen.errors import StorageFull
-from peen.execution.requests import SentRequests, as_sent
+from peen.execution.requests import SentRequests, as_sent, sent_tokens
 from peen.model.reasoning import kept_reasoning
 from peen.model.stream import ModelInfo, ModelRequest
 from peen.store import audit
@@ -173,6 +175,33 @@ def test_a_conversation_that_did_not_only_grow_is_saved_whole(change: str) -> No
     ]
 
 
+def test_a_message_that_made_room_for_a_note_leaves_the_list_as_long_as_it_was() -> None:
+    conversation = Conversation()
+    for message in (user("asked and not answered"), MessageRecord(role="assistant", content=LONG), user("new")):
+        conversation.add(message)
+    log, known = SentRequests(set(), MODEL), ModelRequest(model_id="m", system="s", messages=conversation.messages)
+    log.save(known)
+    before = list(conversation.messages)
+
+    assert conversation.drop(excess=1) == 1
+    assert len(conversation.messages) == len(before)
+    assert conversation.messages[-1] is before[-1]
+    value, _ = log.save(structs.replace(known, messages=conversation.messages))
+    assert earlier_values(value) == 0
+    assert [message["content"] for message in messages_of(log, value)] == [m.content for m in conversation.messages]
+
+
+def test_reasoning_counts_for_the_model_that_it_goes_back_to_and_for_no_other() -> None:
+    kept = kept_reasoning([Raw(b'{"encrypted":"%b"}' % (b"x" * 4000))], upstream="a", model="b")
+    answer = MessageRecord(role="assistant", content="yes", thinking=LONG, model="a/b", provider_reasoning=kept)
+    own = ModelInfo(name="a/b", connection_name="a", model_id="b")
+    returning = structs.replace(own, thinking_returns=True)
+
+    assert sent_tokens(answer, MODEL) == message_tokens(MessageRecord(role="assistant", content="yes"))
+    assert sent_tokens(answer, own) > 1000
+    assert sent_tokens(answer, returning) == sent_tokens(answer, own) + text_tokens(LONG)
+
+
 def test_reasoning_and_the_name_of_the_model_are_not_part_of_what_is_sent() -> None:
     kept = kept_reasoning([Raw(b"{}")], upstream="a", model="b")
     answer = MessageRecord(role="assistant", content="yes", thinking="hm", model="a/b", provider_reasoning=kept)
@@ -188,6 +217,15 @@ def test_reasoning_that_goes_back_to_its_model_is_part_of_what_is_sent() -> None
 
     assert as_sent(answer, own) == msgspec.structs.replace(answer, thinking=None, model=None)
     assert as_sent(answer, returning) == msgspec.structs.replace(answer, model=None)
+
+
+def user(text: str) -> MessageRecord:
+    return MessageRecord(role="user", content=text)
+
+
+def messages_of(log: SentRequests, value: bytes) -> Any:
+    """The messages of a saved value, with the parts that only its writer has."""
+    return msgspec.json.decode(decode([value], lambda digest: log.blobs([digest])[0].data))["messages"]
 
 
 def _by_digest(blobs: list[NewBlob]) -> dict[bytes, bytes]:

@@ -110,10 +110,12 @@ async def office(directory: Path) -> AsyncIterator[Office]:
         yield Office(database, await Blobs.open(database), directory)
 
 
-async def engine_in(own: Office, upstream: PlayedUpstream, *, number: int = 1, terms: Terms | None = None) -> Engine:
-    """A worker's engine whose turns are stored in the office."""
-    settings = WorkerSettings(upstreams=[], default_model="up/m")
-    return Engine(own.database, await make_home(own.database, number), upstream, settings, seed=1, terms=terms)
+async def engine_in(
+    own: Office, upstream: PlayedUpstream, *, number: int = 1, terms: Terms | None = None, **settings: Any
+) -> Engine:
+    """A worker's engine whose turns are stored in the office; `settings` are fields of WorkerSettings."""
+    chosen = WorkerSettings(upstreams=[], default_model="up/m", **settings)
+    return Engine(own.database, await make_home(own.database, number), upstream, chosen, seed=1, terms=terms)
 
 
 def _schema_of(request: ApiRequest) -> str:

@@ -13,6 +13,7 @@ from sim_world import Home, World
 
 from peen.store import feed, inbox, messages, turns
 from peen.store.database import Reader
+from peen.wire.summary import OMITTED_KIND, SUMMARY_KIND
 from peen.wire.worker import HistoryMessage, MessageRecord
 
 PLENTY: Final = 1_000_000
@@ -100,7 +101,10 @@ def _completed(
 
 def _answers(world: World, home: Home, rows: list[inbox.InboxRow], requests: list[Asked]) -> Iterator[str]:
     """5: what was acknowledged is stored, and the model has heard of it in the end."""
-    last = "\n".join(message.content for message in requests[-1].messages) if requests else ""
+    # What a note says was left out was heard before.
+    is_cut = bool(requests) and any(message.injected_kind == OMITTED_KIND for message in requests[-1].messages)
+    telling = requests if is_cut else requests[-1:]
+    last = "\n".join(message.content for asked in telling for message in asked.messages)
     for row in rows:
         if row.content not in last and row.state != "queued":
             yield f"5: the model never heard of {row.content!r}"
@@ -121,7 +125,8 @@ def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessag
         if state != "delivered" or count != 1:
             yield f"6: notice {summary!r} is {state} and was told {count} times"
     for asked in world.ledger.asked:
-        blocks = [message.content for message in asked.messages if message.role == "user" and message.injected]
+        injected = [message for message in asked.messages if message.role == "user" and message.injected]
+        blocks = [message.content for message in injected if message.injected_kind != OMITTED_KIND]
         if len(set(blocks)) != len(blocks):
             yield f"6: a request tells the same notices twice: {blocks}"
 
@@ -134,7 +139,7 @@ def _inbox(reader: Reader) -> list[inbox.InboxRow]:
 
 
 def _held_back(reader: Reader, home: Home) -> set[bytes]:
-    """Requests of messages that the end of a turn left waiting: whatever came after it may overtake them."""
+    """Requests of messages that a Stop or an interruption left waiting: whatever came after it may overtake them."""
     waiting: set[bytes | None] = set()
     held: set[bytes | None] = set()
     for row in feed.after(reader, home.no, 0, limit=PLENTY, max_bytes=PLENTY * 100):
@@ -149,7 +154,8 @@ def _held_back(reader: Reader, home: Home) -> set[bytes]:
 
 def _dialogue(said: list[MessageRecord]) -> list[tuple[str, str]]:
     """What user and model said, in turn: (role, text)."""
-    return [(message.role, message.content) for message in said if message.role in ("user", "assistant")]
+    shown = [message for message in said if message.injected_kind not in (SUMMARY_KIND, OMITTED_KIND)]
+    return [(message.role, message.content) for message in shown if message.role in ("user", "assistant")]
 
 
 def _is_part(part: list[tuple[str, str]], whole: list[tuple[str, str]]) -> bool:

@@ -222,6 +222,8 @@ def _dangling(reader: Reader, no: int) -> Iterator[tuple[str, int]]:
         if log_type == "agent.message":
             row = reader.row("SELECT role FROM message WHERE key = ?", (key,))
             sound = row == ("assistant",)
+        elif log_type == "agent.compaction":
+            sound = reader.row("SELECT key FROM compaction WHERE key = ?", (key,)) is not None
         else:
             row = reader.row("SELECT type FROM feed WHERE key = ?", (key,))
             sound = row is not None and log_type in {feed.LOG_TYPES.get(row[0]), "session.status_idle"}

@@ -108,7 +108,8 @@ def test_a_repeated_round_is_played_as_often_as_it_says() -> None:
         ("turns: []", "s.yaml: turns: Expected `array` of length >= 1"),
         (
             "turn: []",
-            "s.yaml: Object contains unknown field `turn` (fields here: turns, contextWindow, repeatLastTurn)",
+            "s.yaml: Object contains unknown field `turn` (fields here: turns, contextWindow, repeatLastTurn, summary, "
+            "refuseOver)",
         ),
         (
             "models: {a: {turns: [{rounds: [{txt: hi}]}]}}",

@@ -8,7 +8,7 @@ import pytest
 import trio
 from engine_kit import asks, says, work
 from sim_decisions import Wish
-from sim_model import Script
+from sim_model import SUMMARY, Script
 from sim_plan import Plan
 from sim_play import Body, Play, Scenario
 from sim_scenarios import SCENARIOS
@@ -26,6 +26,7 @@ ENDS = {
     "retry": ["completed"],
     "notice": ["completed"],
     "failed": ["failed"],
+    "compaction": ["completed"] * 4,
     "resume": ["completed", "completed"],
     "accept": ["completed", "completed"],
     "stopped_resume": ["completed", "completed", "completed"],
@@ -75,6 +76,15 @@ def test_a_failed_attempt_is_told_and_never_becomes_part_of_the_answer() -> None
 
     assert len(frames(world, "provider.retry")) == 2
     assert frames(world, "turn.completed")[0]["text"] == "whole"
+
+
+def test_a_conversation_is_summarized_again_and_again_and_each_summary_takes_over() -> None:
+    world = SCENARIOS["compaction"].run()
+    summaries = world.reader().rows("SELECT key & 0xFFFFFFFF, supersedes & 0xFFFFFFFF FROM compaction ORDER BY key")
+
+    assert summaries == [(1, None), (2, 1), (3, 2)]
+    assert [asked.turn_text for asked in world.ledger.asked].count(SUMMARY) == 3
+    assert all(text in world.ledger.asked[-1].messages[0].content for text in ("early", "middle"))
 
 
 def requests_about(world: World, text: str) -> list[list[str]]:

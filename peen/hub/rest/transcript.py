@@ -85,6 +85,7 @@ def _message(session: bytes, row: MessageRow) -> Message:
         injected=bool(row.injected),
         injected_kind=row.injected_kind,
         turn_id=str(UUID(bytes=row.turn_id)),
+        compaction_id=None if row.compaction is None else derived_id("compaction", session, row.compaction),
         created_at=rfc3339(row.created_at_ms),
     )
 

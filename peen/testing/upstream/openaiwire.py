@@ -21,7 +21,7 @@ from peen.wire.worker import MessageRecord, ToolCallRecord
 
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What Peen itself puts into a conversation belongs to the turn that it arrives in.
-INJECTED: Final = re.compile(r"<(events|handler|hook|rule|skill)\b")
+INJECTED: Final = re.compile(r"<(events|handler|hook|omitted|rule|skill|summary)\b")
 _EMPTY_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 
 
