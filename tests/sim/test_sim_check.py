@@ -208,7 +208,7 @@ def log_an_error(world: World) -> None:
         ("stop", begin_after_a_stop, "7:"),
         ("stop", stop_too_slowly, "9:"),
         ("plain", count_a_call_twice, "16: session"),
-        ("tools", forget_a_sum, "16: turn"),
+        ("tools", forget_a_sum, "16: model run"),
         ("plain", log_an_error, "an error was logged"),
     ],
 )
