@@ -28,16 +28,19 @@ _UUIDS: Final = frozenset(
 _PROVIDERS_IDS: Final = frozenset({"ToolCall", "ToolCallRecord", "ToolUseBlock"})
 """Structs whose `id` is the provider's own text."""
 
+NOT_BLANK: Final = r"[^\s\u001c-\u001f\u0085]"
+"""A text that says something. Python counts these separators as white space, and other languages do not."""
+
 _EXTRA: Final[dict[tuple[str, str], Schema]] = {
-    ("MessageData", "message"): {"minLength": 1, "pattern": r"\S"},
+    ("MessageData", "message"): {"minLength": 1, "pattern": NOT_BLANK},
     ("MessageData", "model"): {"minLength": 1},
-    ("SystemPrompt", "content"): {"minLength": 1, "pattern": r"\S"},
+    ("SystemPrompt", "content"): {"minLength": 1, "pattern": NOT_BLANK},
     ("OpenSession", "workspace"): {"pattern": r"^/[^\x00]*$"},
     ("PostNotice", "type"): {
         "pattern": r"^(?!(job|agent|turn)(\.|$))[a-z][a-z0-9]*(\.[a-z][a-z0-9]*){0,7}$",
         "maxLength": 128,
     },
-    ("PostNotice", "summary"): {"pattern": r"\S", "maxLength": 4096},
+    ("PostNotice", "summary"): {"pattern": NOT_BLANK, "maxLength": 4096},
     ("ContinueInput", "requestId"): UUID4,
     ("Prune", "olderThan"): {"pattern": rest.AGE_PATTERN},
     ("PostNotice", "data"): {"type": ["object", "null"]},
