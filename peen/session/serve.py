@@ -204,8 +204,8 @@ class WorkerCalls:
     def _change_job(self, method: str, payload: Raw, reply: Reply) -> None:
         decode, function = _JOB_CHANGES[method]
         change = partial(function, writer=self._writer, request=decode(payload), at_ms=self._entropy.now_ms())
-        # The end of a command is due although the disk is full, like the end of a turn.
-        self._submit(change, reply, answer=_same, terminal=method == "job.end")
+        # What is going on must be recorded although the disk is full, like the end of a turn.
+        self._submit(change, reply, answer=_same, terminal=method in ("job.end", "job.detach"))
 
     def _ended(self, result: tuple[WorkerStruct, TurnEnd | None]) -> WorkerStruct:
         committed, end = result

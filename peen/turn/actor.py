@@ -20,13 +20,15 @@ from peen.execution.decide import failure
 from peen.execution.loop import AgentLoop
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Next, Steps
+from peen.job.room import Jobs
 from peen.model.stream import ModelInfo, Upstream
 from peen.tool.base import ToolContext
+from peen.tool.jobs import SessionJobs
 from peen.tool.ledger import Ledger
 from peen.turn.retained import Caller
 from peen.turn.scene import Scene, admission, opened_scene, restored_scene
 from peen.turn.workshop import AgentTools, Workshop
-from peen.wire.worker import RestoreExecution, ResumeTurn, RunTurn, Terminal
+from peen.wire.worker import CallingTool, RestoreExecution, ResumeTurn, RunTurn, Terminal
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +47,7 @@ class TurnActor:
         self._command, self._shop = command, workshop
         self._steps: Steps | None = None
         self._caller: Caller | None = None
+        self._jobs: Callable[[str], SessionJobs] | None = None
         self.state = "running"
 
     async def run(self) -> None:
@@ -78,6 +81,8 @@ class TurnActor:
         self._steps.message_sequence = message_sequence
         if self._shop.work is not None:
             self._caller = Caller(self._shop.work, execution_id, holder)
+        if self._shop.jobs is not None:
+            self._jobs = partial(_jobs_of, self._shop.jobs, execution_id, holder)
 
     async def _hold_and_work(self, work: Callable[[], Awaitable[None]]) -> None:
         """Renew the turn's leases as long as it works. One that is lost ends the work: nothing would count."""
@@ -113,7 +118,7 @@ class TurnActor:
             conversation=scene.conversation,
             blocks=blocks,
             ask=asker.answer,
-            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), self._caller),
+            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), self._caller, self._jobs),
             model=model.name,
             round_limit=scene.round_limit,
             parallelism=scene.parallelism,
@@ -158,6 +163,10 @@ class TurnActor:
         assert self._steps is not None
         await self._steps.commit(Next(terminal=terminal))
         self.state = terminal.state
+
+
+def _jobs_of(jobs: Jobs, execution_id: str, holder: str, call_id: str) -> SessionJobs:
+    return jobs.of(CallingTool(execution_id=execution_id, holder=holder, call_id=call_id))
 
 
 def _describe(fault: BaseException) -> str:
