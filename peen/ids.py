@@ -23,6 +23,8 @@ _DOMAINS = {
     "modelCall": b"c",
     "activity": b"a",
     "control": b"e",
+    "jobOutput": b"o",
+    "jobSignal": b"s",
 }
 
 

@@ -20,6 +20,7 @@ from peen.hub.rest.audit import add_audit
 from peen.hub.rest.events import add_events
 from peen.hub.rest.executions import add_executions
 from peen.hub.rest.health import add_health
+from peen.hub.rest.jobs import add_jobs
 from peen.hub.rest.maintenance import add_maintenance
 from peen.hub.rest.models import add_models
 from peen.hub.rest.notices import add_notices
@@ -56,6 +57,7 @@ def build_router() -> Router:
         add_transcript,
         add_events,
         add_executions,
+        add_jobs,
         add_notices,
         add_workers,
         add_audit,
