@@ -63,6 +63,10 @@ def job_notices(client: Client, session: str) -> list[dict[str, Any]]:
     return [notice for notice in shown if notice["type"].startswith("job.")]
 
 
+def worker_states(client: Client, session: str) -> list[str]:
+    return [worker["state"] for worker in client.get("/session/workers", session)["items"]]
+
+
 def job_of(client: Client, session: str) -> dict[str, Any]:
     found: dict[str, Any] = client.get("/session/jobs", session)["jobs"][0]
     return found
@@ -170,7 +174,7 @@ def test_a_worker_with_a_live_job_is_not_idle() -> None:
             session = client.open(daemon.workspace_root)
             client.ask(session, "go", model="scripted/short")
             time.sleep(1.5)  # five times the idle time: nothing happens, and nothing can be waited for
-            assert [worker["state"] for worker in client.get("/session/workers", session)["items"]] == ["ready"]
+            assert worker_states(client, session) == ["ready"]
 
             (daemon.workspace_root / "go").touch()
 
