@@ -13,7 +13,7 @@ import trio
 
 from peen.actors import supervised
 from peen.errors import LinkLost, PeenError
-from peen.job.calls import Calls
+from peen.job.calls import Calls, Pending
 from peen.job.log import OutputLog
 from peen.job.reader import JobReader
 from peen.tool.ending import end_family
@@ -47,6 +47,8 @@ STOP_GRACE_S: Final = 10.0
 """What a job gets to end in its own way when it is told to stop."""
 PID_S: Final = 0.05
 """A command that ends within this tells its pid with its end."""
+COMPANY_S: Final = 0.02
+"""The end of a command inside its call waits so long for the commit of the call's result, to share its transaction."""
 STOP_S: Final = 2.0
 """After everything was killed: how long the record of the end may take."""
 
@@ -73,6 +75,9 @@ class Job:
         )
         self._keyless = KeylessPrograms(family)
         self._signals: trio.Nursery | None = None
+        self._end: EndJob | None = None
+        self._answer: Pending[JobEnded] | None = None
+        self._end_sent = trio.Event()
         self._is_detached = self._is_left_signalled = self._is_over = False
 
     @property
@@ -133,9 +138,16 @@ class Job:
         self._signals.start_soon(partial(end_family, self._family, grace_s=grace_s))
         return True
 
+    def send_end(self) -> None:
+        """Send the end on its way, if there is one that is not yet. Raises: LinkLost."""
+        if self._end is not None and self._answer is None:
+            self._answer = self._calls.call_soon(self._end, JobEnded)
+            self._end_sent.set()
+
     async def stored(self) -> None:
         """Have everything that was printed so far stored, or known not to be. Raises: LinkLost."""
         if self._is_over:
+            self.send_end()
             await self.ended.wait()  # the last of it is stored with the end
             return
         self._log.cut()
@@ -211,12 +223,17 @@ class Job:
             log.error("a command could not be ended", job_id=self.job_id, pid=self.pid)
         chunks = await self._log.rest()
         state, exit_code, detail = self._outcome()
-        request = EndJob(
+        self._end = EndJob(
             job_id=self.job_id, pid=self.pid, state=state, exit_code=exit_code, failure_detail=detail, chunks=chunks
         )
-        answer = self._calls.call_soon(request, JobEnded)
         if not self._is_detached:
-            self.settled.set()  # whoever waits commits behind this call, and so need not wait for its answer
+            # Whoever waits commits behind this call, and so need not wait for its answer: both are one transaction.
+            self.settled.set()
+            with trio.move_on_after(COMPANY_S, shield=True):
+                await self._end_sent.wait()
+        self.send_end()
+        answer = self._answer
+        assert answer is not None
         with trio.CancelScope(shield=True):  # the answer or the loss of the link ends it
             await answer.done.wait()
         try:

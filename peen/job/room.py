@@ -49,6 +49,11 @@ class Jobs:
         job = self._live.get(job_id)
         return job is not None and job.signal(signal)
 
+    def send_ends(self) -> None:
+        """Send the ends that wait for a commit: it comes now. Raises: LinkLost."""
+        for job in self._live.values():
+            job.send_end()
+
     async def end_all(self) -> None:
         """End every job; returns when that is done and recorded. Bounded like the end of one."""
         async with trio.open_nursery() as nursery:

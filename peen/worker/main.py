@@ -116,7 +116,7 @@ class _Worker:
             models=models,
             tools=standard_tools(),
             command_environment=command_environment(os.environ, settings.upstreams),
-            journal=LinkJournal(link),
+            journal=LinkJournal(link, before_commit=None if self._jobs is None else self._jobs.send_ends),
             work=LinkWork(link),
             jobs=self._jobs,
             entropy=SystemEntropy(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -336,8 +337,9 @@ async def test_the_mark_of_each_call_is_its_own(world: World) -> None:
 
 async def test_the_outcome_is_json_within_the_limit_whatever_is_printed(tmp_path: Path) -> None:
     world = World(tmp_path, max_tool_result_tokens=500)
+    world.file("noise", random.Random(1).randbytes(30_000))
     async with working(world):
-        result = await run(world, "head -c 30000 /dev/urandom; head -c 30000 /dev/urandom >&2")
+        result = await run(world, "cat noise; cat noise >&2")
 
     assert result["stdoutOmittedBytes"] > 20_000
     assert msgspec.json.encode(result)
