@@ -45,6 +45,7 @@ LAST_DRAIN_S: Final = 10.0
 """For what waits in the pipes when nobody is left to print: the disk may be slow."""
 STOP_GRACE_S: Final = 10.0
 """What a job gets to end in its own way when it is told to stop."""
+_LOOK_S: Final = 0.002
 PID_S: Final = 0.05
 """A command that ends within this tells its pid with its end."""
 COMPANY_S: Final = 0.02
@@ -146,6 +147,9 @@ class Job:
 
     async def stored(self) -> None:
         """Have everything that was printed so far stored, or known not to be. Raises: LinkLost."""
+        with trio.move_on_after(QUIET_S):  # whoever prints on and on is not caught up with
+            while not (self._is_over or all(reader.is_idle for reader in self._readers)):  # noqa: ASYNC110 - pipes are silent
+                await trio.sleep(_LOOK_S)
         if self._is_over:
             self.send_end()
             await self.ended.wait()  # the last of it is stored with the end
@@ -187,16 +191,22 @@ class Job:
         self.status = await self._family.process.wait()
         await self._drain(DRAIN_S)
         self.left = await self._look_back()
+        with trio.move_on_after(QUIET_S):  # most of what a shell leaves is about to end: no job for that
+            await self._outlast()
         has_left = bool(self.left)
         if not self.left:
             await self._drain(LAST_DRAIN_S)  # nobody prints any more, so what waits in the pipes is all there is
         else:
             self.settled.set()
+        await self._outlast()
+        if has_left:
+            await self._drain(LAST_DRAIN_S)
+
+    async def _outlast(self) -> None:
+        """Wait for the end of everything that the shell left running."""
         while self.left:
             await _end_of(self.left[0])
             self.left = await self._look_back()
-        if has_left:
-            await self._drain(LAST_DRAIN_S)
 
     async def _drain(self, limit_s: float) -> None:
         """Read what is there; a stream that somebody holds open without printing is not waited for."""

@@ -235,6 +235,14 @@ async def test_what_a_shell_left_running_is_a_job_that_ends_with_the_last_of_it(
     assert [notice["type"] for notice in world.desk.notices()] == ["job.exited"]
 
 
+async def test_what_ends_right_behind_its_shell_makes_no_job(world: World) -> None:
+    result = await run(world, "(sleep 0.03 &) >/dev/null 2>&1; sleep 0.03 & echo started")
+
+    assert (result["state"], result["stdout"], "running" in result) == ("exited", "started\n", False)
+    await until(lambda: world.desk.job(result["jobId"]).state == "exited")
+    assert world.desk.notices() == []
+
+
 async def test_a_descendant_that_prints_on_and_on_does_not_hold_the_call(world: World) -> None:
     with trio.fail_after(3):
         result = await world.ok("runCommand", command="yes & echo started >&2", purpose="")
