@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -11,18 +11,16 @@ import msgspec
 import trio
 
 from peen.context.projection import Conversation
-from peen.execution import decide
+from peen.execution import decide, limits
 from peen.execution.ask import reply_message
 from peen.execution.blocks import Blocks, event
-from peen.execution.decide import Dispatch, Finish, ModelOutput, ToolOutput
-from peen.execution.restore import Start
-from peen.execution.steps import NOTHING, Done, Next, Step, Steps
+from peen.execution.decide import CompactOutput, Dispatch, Finish, ModelOutput, ToolOutput
+from peen.execution.keeper import ContextKeeper
+from peen.execution.restore import BEGINNING, Start
+from peen.execution.steps import MODEL, NOTHING, Done, Next, Step, Steps
 from peen.wire.worker import EventRecord, MessageRecord, Terminal, ToolCallRecord
 
 _encode: Final = msgspec.json.encode
-
-
-BEGINNING: Final = Start()
 
 
 class ToolRunner(Protocol):
@@ -38,8 +36,8 @@ class ToolRunner(Protocol):
 class _Batch:
     """The calls of one round: at most `lanes` run at once, each lane takes the next waiting one."""
 
-    def __init__(self, calls: list[ToolCallRecord], *, lanes: int) -> None:
-        self.calls, self.lanes = calls, lanes
+    def __init__(self, reply: MessageRecord, calls: list[ToolCallRecord], *, lanes: int) -> None:
+        self.reply, self.calls, self.lanes = reply, calls, lanes
         self.waiting: Iterator[int] = iter(range(len(calls)))
         self.results: dict[int, MessageRecord] = {}
         self.follows: dict[int, int | None] = {}
@@ -52,7 +50,7 @@ class AgentLoop:
         self,
         *,
         steps: Steps,
-        conversation: Conversation,
+        keeper: ContextKeeper,
         blocks: Blocks,
         ask: Callable[[int], Awaitable[Done[ModelOutput]]],
         tools: ToolRunner,
@@ -60,7 +58,8 @@ class AgentLoop:
         round_limit: int,
         parallelism: int,
     ) -> None:
-        self._steps, self._conversation, self._blocks = steps, conversation, blocks
+        self._steps, self._keeper, self._blocks = steps, keeper, blocks
+        self._conversation: Conversation = keeper.conversation
         self._ask, self._tools, self._model = ask, tools, model
         self._round_limit, self._parallelism = round_limit, parallelism
 
@@ -80,8 +79,13 @@ class AgentLoop:
             self._conversation.add(note)
         self._add_delivered()  # what had waited and came with the round that was begun here
         for turn_round in itertools.count(first):
+            step = self._model_step(turn_round)
+            if limits.reached(self._steps.budget) is None:  # a summary costs as well
+                await self._make_room(turn_round)
+            if (refused := await self._begin_within_budget(step)) is not None:
+                return refused
             output = await self._steps.run(
-                self._model_step(turn_round),
+                step,
                 partial(self._ask, turn_round),
                 partial(self._after_answer, turn_round),
             )
@@ -95,10 +99,36 @@ class AgentLoop:
                     await self._finish_round(turn_round, output, {})
         raise AssertionError("itertools.count ended")
 
+    async def _begin_within_budget(self, step: Step) -> Terminal | None:
+        """Begin a model step; if the session has used up its budget, end the turn instead, and tell how."""
+        if limits.reached(self._steps.budget) is None:
+            await self._steps.begin(step)  # in vain, if somebody else has used up the rest meanwhile
+        refusal = limits.reached(self._steps.budget)
+        if refusal is None:
+            return None
+        terminal = decide.failure(refusal, reason=limits.REASON)
+        await self._steps.commit(Next(terminal=terminal))
+        return terminal
+
+    async def _make_room(self, turn_round: int) -> None:
+        """Afterwards the conversation fits, as far as that can be had. Mostly it does, and nothing is done."""
+        step = self._keeper.due(turn_round)
+        if step is not None:
+            compact = partial(self._keeper.compact, turn_round)
+            output = await self._steps.run(step, compact, partial(self._after_compaction, turn_round))
+            self._keeper.compacted(output, self._steps.take_summary())
+        self._keeper.fit()
+
+    def _after_compaction(self, turn_round: int, _done: Done[CompactOutput]) -> Next:
+        model = self._model_step(turn_round)
+        # It has begun where only messages that came with the same commit made the conversation too long.
+        return NOTHING if self._steps.has_begun(model) else Next(begin=(model,))
+
     async def _finish_round(self, turn_round: int, output: ModelOutput, saved: Mapping[int, ToolOutput]) -> None:
         """Run the calls that have no result yet; afterwards the next round has begun."""
-        results = await self._run_tools(turn_round, output.calls, saved)
-        self._conversation.add_exchange(reply_message(output, self._model), results)
+        reply = reply_message(output, self._model)
+        results = await self._run_tools(turn_round, _Batch(reply, output.calls, lanes=self._parallelism), saved)
+        self._conversation.add_exchange(reply, results)
         self._add_delivered()
 
     def _add_delivered(self) -> None:
@@ -113,17 +143,15 @@ class AgentLoop:
                 return Next(
                     passed=((final, _encode({"state": terminal.state})),),
                     terminal=terminal,
-                    otherwise=self._next_round(turn_round + 1) if may_go_on else None,
+                    otherwise=self._next_round(turn_round + 1, done.messages) if may_go_on else None,
                 )
             case Dispatch(calls=calls):
                 begin = [self._tool_step(turn_round, i, call) for i, call in enumerate(calls[: self._parallelism])]
                 return Next(events=[_use_event(call) for call in calls], begin=begin)
 
-    async def _run_tools(
-        self, turn_round: int, calls: list[ToolCallRecord], saved: Mapping[int, ToolOutput]
-    ) -> list[MessageRecord]:
+    async def _run_tools(self, turn_round: int, batch: _Batch, saved: Mapping[int, ToolOutput]) -> list[MessageRecord]:
         """Results of all calls, in the order of the calls; each new one is committed as soon as it is there."""
-        batch = _Batch(calls, lanes=self._parallelism)
+        calls = batch.calls
         batch.results |= {index: result_message(calls[index], output) for index, output in saved.items()}
         batch.waiting = (index for index in range(len(calls)) if index not in saved)
         async with trio.open_nursery() as nursery:
@@ -145,7 +173,9 @@ class AgentLoop:
         batch.follows[index] = upcoming = next(batch.waiting, None)
         if upcoming is not None:
             return Next(begin=(self._tool_step(turn_round, upcoming, batch.calls[upcoming]),))
-        return self._next_round(turn_round + 1) if len(batch.results) == len(batch.calls) else NOTHING
+        if len(batch.results) < len(batch.calls):
+            return NOTHING
+        return self._next_round(turn_round + 1, [batch.reply, *batch.results.values()])
 
     async def _call_tool(self, call: ToolCallRecord) -> Done[ToolOutput]:
         output = await self._tools.call(call)
@@ -156,12 +186,15 @@ class AgentLoop:
         shown = self._blocks.tool_result(call.id, output.content, is_error=output.is_error)
         return Done(output=output, messages=[message], events=[*shown, event("tool.result", result)])
 
-    def _next_round(self, turn_round: int) -> Next:
+    def _next_round(self, turn_round: int, coming: Sequence[MessageRecord] = ()) -> Next:
+        """The round begins with its model step or, if the conversation with what is `coming` is too long, before that
+        with its compaction."""
         prepared = Step(f"r{turn_round}.prepare", "prepare", b"{}")
-        return Next(passed=((prepared, b"{}"),), begin=(self._model_step(turn_round),))
+        first = self._keeper.due(turn_round, coming) or self._model_step(turn_round)
+        return Next(passed=((prepared, b"{}"),), begin=(first,))
 
     def _model_step(self, turn_round: int) -> Step:
-        return Step(f"r{turn_round}.model", "model", _encode({"model": self._model, "round": turn_round}))
+        return Step(f"r{turn_round}.model", MODEL, _encode({"model": self._model, "round": turn_round}))
 
     def _tool_step(self, turn_round: int, index: int, call: ToolCallRecord) -> Step:
         kind = "read" if self._tools.is_repeatable(call.name) else "effect"

@@ -349,6 +349,8 @@ class SessionActor:
             ending = UNSTORED
         except PeenError as refused:
             ending = _failure(str(refused))
+            if turn.execution_id is not None:  # its model or its directory is gone, for now: it stays paused
+                ending = interrupted("interrupted", str(refused))
         else:
             ending = _failure("the worker returned without ending the turn")
             if over == TurnEnded(state="stale"):

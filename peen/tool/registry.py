@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from peen.duration import format_duration_ms
+from peen.tool.apply_patch import ApplyPatch
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolOutcome, ToolResult
 from peen.tool.bounds import fit_head, json_bytes
 from peen.tool.command import RunCommand
@@ -71,15 +72,14 @@ class Tools:
         context = dataclasses.replace(context, ledger=context.ledger.for_call())
         is_error = False
         try:
-            content = _encoded(await self._run(name, bytes(arguments), context), context)
+            result = await self._run(name, bytes(arguments), context)
+            content, is_error = _encoded(result, context), result.is_error
         except ToolError as exc:
-            content, is_error = str(exc), True
+            content, is_error = _shortened(str(exc), context), True
         except Exception:
             # Not the model's mistake and not a reason to end the turn: it learns that the outcome is unknown.
             log.exception("a tool failed by a fault of Peen", tool=name)
-            content, is_error = _UNKNOWN_OUTCOME.format(name=name), True
-        if is_error:
-            content = fit_head(content or "tool failed", context.max_result_bytes)
+            content, is_error = _shortened(_UNKNOWN_OUTCOME.format(name=name), context), True
         return ToolOutcome(content=content, is_error=is_error, ledger=context.ledger.delta())
 
     async def _run(self, name: str, arguments: bytes, context: ToolContext) -> ToolResult:
@@ -105,7 +105,7 @@ class Tools:
 
 def standard_tools() -> Tools:
     """The tools that every agent has."""
-    changing: list[Tool[Any]] = [WriteFile(), EditFile(), MovePath(), MakeDirectory(), RemovePath()]
+    changing: list[Tool[Any]] = [WriteFile(), EditFile(), ApplyPatch(), MovePath(), MakeDirectory(), RemovePath()]
     of_paused_work: list[Tool[Any]] = [ReadExecution(), ResolveExecutionActivity(), ContinueExecution()]
     of_jobs: list[Tool[Any]] = [RunCommand(), ListJobs(), ReadJobOutput(), WaitJob(), SignalJob()]
     return Tools([ListFiles(), SearchText(), ReadFile(), *changing, *of_jobs, *of_paused_work])
@@ -117,6 +117,10 @@ def _decoded(entry: _Entry, arguments: bytes) -> ToolArguments:
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise ToolError("validation failed", explain_bad_arguments(entry.tool.name, entry.schema, exc)) from exc
     return decoded
+
+
+def _shortened(text: str, context: ToolContext) -> str:
+    return fit_head(text or "tool failed", context.max_result_bytes)
 
 
 def _encoded(result: ToolResult, context: ToolContext) -> str:

@@ -120,6 +120,7 @@ class _Worker:
             work=LinkWork(link),
             jobs=self._jobs,
             entropy=SystemEntropy(),
+            config_directory=Path(self._document.config_directory),
         )
 
     async def obey(self, method: str, request: WorkerStruct) -> WorkerStruct:

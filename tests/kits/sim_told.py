@@ -13,6 +13,7 @@ from sim_world import Home, World
 
 from peen.store import feed, inbox, messages, turns
 from peen.store.database import Reader
+from peen.wire.summary import OMITTED_KIND, SUMMARY_KIND
 from peen.wire.worker import HistoryMessage, MessageRecord
 
 PLENTY: Final = 1_000_000
@@ -23,16 +24,14 @@ def told(world: World, reader: Reader, home: Home) -> Iterator[str]:
     rows = [row for row in _inbox(reader) if row.session_no == home.no]
     whole, _ = messages.history(reader, home.no, after=0, up_to=PLENTY, max_bytes=PLENTY * 100)
     asked = [each for each in world.ledger.asked if _belongs(each.messages, rows)]
-    yield from _messages(world, reader, home, rows, whole)
+    yield from _messages(reader, home, rows, whole)
     yield from _requests(whole, asked, _made_again(reader))
     yield from _completed(reader, home, whole, asked)
     yield from _answers(world, home, rows, asked)
     yield from _notices(world, reader, home, whole)
 
 
-def _messages(
-    world: World, reader: Reader, home: Home, rows: list[inbox.InboxRow], whole: list[HistoryMessage]
-) -> Iterator[str]:
+def _messages(reader: Reader, home: Home, rows: list[inbox.InboxRow], whole: list[HistoryMessage]) -> Iterator[str]:
     """5: every accepted message is in the transcript once, in order, or is listed as undelivered."""
     spoken = _spoken([row.message for row in whole])
     told = "\n".join(row.message.content for row in whole if row.message.role == "system")
@@ -48,8 +47,11 @@ def _messages(
                 if row.content not in spoken and row.content not in told:
                     yield f"5: message {row.content!r} is called undelivered and nobody was told"
             case "queued":
-                if home not in [stopped for stopped, _ in world.stopped_s]:
+                ended = None if row.turn_id is None else turns.by_id(reader, row.turn_id)
+                if ended is None or ended.state not in ("cancelled", "interrupted"):
                     yield f"5: message {row.content!r} still waits"
+                elif row.content not in told:
+                    yield f"5: message {row.content!r} waits for somebody, and nobody was told"
             case _:
                 yield f"5: message {row.content!r} is left in state {row.state}"
     held_back = _held_back(reader, home)
@@ -99,7 +101,10 @@ def _completed(
 
 def _answers(world: World, home: Home, rows: list[inbox.InboxRow], requests: list[Asked]) -> Iterator[str]:
     """5: what was acknowledged is stored, and the model has heard of it in the end."""
-    last = "\n".join(message.content for message in requests[-1].messages) if requests else ""
+    # What a note says was left out was heard before.
+    is_cut = bool(requests) and any(message.injected_kind == OMITTED_KIND for message in requests[-1].messages)
+    telling = requests if is_cut else requests[-1:]
+    last = "\n".join(message.content for asked in telling for message in asked.messages)
     for row in rows:
         if row.content not in last and row.state != "queued":
             yield f"5: the model never heard of {row.content!r}"
@@ -120,7 +125,8 @@ def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessag
         if state != "delivered" or count != 1:
             yield f"6: notice {summary!r} is {state} and was told {count} times"
     for asked in world.ledger.asked:
-        blocks = [message.content for message in asked.messages if message.role == "user" and message.injected]
+        injected = [message for message in asked.messages if message.role == "user" and message.injected]
+        blocks = [message.content for message in injected if message.injected_kind != OMITTED_KIND]
         if len(set(blocks)) != len(blocks):
             yield f"6: a request tells the same notices twice: {blocks}"
 
@@ -133,7 +139,7 @@ def _inbox(reader: Reader) -> list[inbox.InboxRow]:
 
 
 def _held_back(reader: Reader, home: Home) -> set[bytes]:
-    """Requests of messages that a Stop left waiting: whatever came after it may overtake them."""
+    """Requests of messages that a Stop or an interruption left waiting: whatever came after it may overtake them."""
     waiting: set[bytes | None] = set()
     held: set[bytes | None] = set()
     for row in feed.after(reader, home.no, 0, limit=PLENTY, max_bytes=PLENTY * 100):
@@ -141,14 +147,15 @@ def _held_back(reader: Reader, home: Home) -> set[bytes]:
             waiting.add(row.request_id)
         elif row.type == "userMessage.delivered":
             waiting.discard(row.request_id)
-        elif row.type == "turn.cancelled":
+        elif row.type in ("turn.cancelled", "turn.failed"):
             held |= waiting
     return {request for request in held if request is not None}
 
 
 def _dialogue(said: list[MessageRecord]) -> list[tuple[str, str]]:
     """What user and model said, in turn: (role, text)."""
-    return [(message.role, message.content) for message in said if message.role in ("user", "assistant")]
+    shown = [message for message in said if message.injected_kind not in (SUMMARY_KIND, OMITTED_KIND)]
+    return [(message.role, message.content) for message in shown if message.role in ("user", "assistant")]
 
 
 def _is_part(part: list[tuple[str, str]], whole: list[tuple[str, str]]) -> bool:

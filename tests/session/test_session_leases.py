@@ -221,14 +221,14 @@ async def test_an_abandoned_turn_ends_as_interrupted_and_the_session_takes_the_n
         assert [name for name, _ in own.ends()] == ["turn.failed", "turn.completed"]
 
 
-async def test_a_message_that_waits_behind_an_abandoned_turn_is_named_as_undelivered(autojump_clock: MockClock) -> None:
+async def test_a_message_that_waits_behind_an_abandoned_turn_waits_on(autojump_clock: MockClock) -> None:
     async with house() as own:
         await abandoned(own)
         await own.send(own.message("also this"), own.socket())
         await trio.sleep(LEASE_S + LOOK_S)
 
         assert [name for name, _ in own.ends()] == ["turn.failed"]
-        assert own.db.reader.rows("SELECT state FROM inbox ORDER BY no") == [("delivered",), ("undelivered",)]
+        assert own.db.reader.rows("SELECT state FROM inbox ORDER BY no") == [("delivered",), ("queued",)]
 
 
 async def test_a_worker_that_does_not_die_keeps_nobody_waiting(autojump_clock: MockClock) -> None:

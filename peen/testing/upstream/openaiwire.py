@@ -19,9 +19,9 @@ from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord, ToolCallRecord
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What Peen itself puts into a conversation belongs to the turn that it arrives in.
-_INJECTED: Final = re.compile(r"<(events|handler|hook|rule|skill)\b")
+INJECTED: Final = re.compile(r"<(events|handler|hook|omitted|rule|skill|summary)\b")
 _EMPTY_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 
 
@@ -47,6 +47,7 @@ class Message(Struct, frozen=True):
     content: str | list[ContentPart] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class Function(Struct, frozen=True):
@@ -108,7 +109,11 @@ def parse_chat(body: bytes, *, name: str, created_s: int, strict: bool) -> Asked
     if strict:
         strict_request_check(request)
     include_usage = chat.stream_options is not None and chat.stream_options.include_usage
-    return Asked(request=request, stream=bool(chat.stream), include_usage=include_usage, name=name, created_s=created_s)
+    reasoning = sum(message.reasoning_content is not None for message in chat.messages)
+    return Asked(
+        request=request, stream=bool(chat.stream), include_usage=include_usage, name=name, created_s=created_s,
+        reasoning=reasoning,
+    )  # fmt: skip
 
 
 def refused(problem: str) -> ModelError:
@@ -129,7 +134,7 @@ def _record(message: Message, place: str, *, strict: bool) -> MessageRecord:
             calls = [_call(call, f"{place}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls or ())]
             return MessageRecord(role="assistant", content=text, tool_calls=calls or None)
         case "user":
-            tag = _INJECTED.match(text)
+            tag = INJECTED.match(text)
             return MessageRecord(
                 role="user", content=text, injected=tag is not None, injected_kind=tag[1] if tag else None
             )
@@ -138,7 +143,7 @@ def _record(message: Message, place: str, *, strict: bool) -> MessageRecord:
 
 
 def _call(call: ToolCall, place: str) -> ToolCallRecord:
-    if not _NAME.fullmatch(call.function.name):
+    if not NAME.fullmatch(call.function.name):
         raise refused(f"Invalid '{place}.function.name': {call.function.name!r}.")
     arguments = call.function.arguments.encode()
     try:
@@ -150,7 +155,7 @@ def _call(call: ToolCall, place: str) -> ToolCallRecord:
 
 def _tool(tool: Tool, place: str) -> ToolDefinition:
     function = tool.function
-    if not _NAME.fullmatch(function.name):
+    if not NAME.fullmatch(function.name):
         raise refused(f"Invalid '{place}.function.name': {function.name!r}.")
     if function.parameters is None:
         return ToolDefinition(function.name, function.description or "", _EMPTY_SCHEMA)
