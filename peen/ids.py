@@ -24,6 +24,8 @@ _DOMAINS = {
     "activity": b"a",
     "compaction": b"s",
     "control": b"e",
+    "jobOutput": b"o",
+    "jobSignal": b"s",
 }
 
 

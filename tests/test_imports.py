@@ -17,6 +17,7 @@ ORDER = [
     "space",
     "worker",
     "turn",
+    "job",
     "execution",
     "model",
     "harness",

@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "run": "peen.cli.run:run",
     "exec": "peen.cli.exec:exec_",
     "session": "peen.cli.session:session",
+    "job": "peen.cli.job:job",
     "stop": "peen.cli.stop:stop",
     "control": "peen.cli.control:control",
     "models": "peen.cli.models:models",

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from peen.cli.client import CallRefused
 from peen.cli.ends import REFUSED, CommandEnds, printable
+from peen.cli.job import job_line
 from peen.cli.lazy import LazyGroup
 from peen.cli.order import absolute
 from peen.cli.pausedwork import decode_view, kept_work, paused_lines, refusals, waiting_lines
@@ -19,6 +20,7 @@ from peen.cli.remedy import open_refused
 from peen.cli.startup import load
 from peen.entropy import SystemEntropy
 from peen.wire.execution import ExecutionView, WaitingMessage
+from peen.wire.job import Job
 from peen.wire.rest import (
     Message,
     MessagePage,
@@ -35,6 +37,9 @@ from peen.wire.rest import (
 
 SHOWN_TURNS: Final = 10
 SHOWN_MESSAGES: Final = 20
+SHOWN_JOBS: Final = 5
+"""Of those that have ended; every one that runs is shown."""
+_LOOKED_AT_JOBS: Final = 50
 _SHOWN_LINES: Final = 12  # of one message
 _SHOWN_CHARACTERS: Final = 200  # of a call's arguments
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
@@ -42,6 +47,10 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print the API's
 
 class _RawTurns(msgspec.Struct):
     turns: list[Raw]
+
+
+class _RawJobs(msgspec.Struct):
+    jobs: list[Raw]
 
 
 class _RawMessages(msgspec.Struct):
@@ -99,6 +108,7 @@ def show(session_id: str, as_json: bool) -> None:
     found = _get("/api/v1/session", session_id=session_id)
     turns = _get("/api/v1/session/turns", session_id=session_id, limit=SHOWN_TURNS)
     messages = _get("/api/v1/messages", session_id=session_id, limit=SHOWN_MESSAGES, order="desc")
+    jobs = _jobs(session_id)
     with refusals(session_id):
         kept = kept_work(running_controller(load(), SystemEntropy()), session_id)
     if as_json:
@@ -106,6 +116,7 @@ def show(session_id: str, as_json: bool) -> None:
             "session": Raw(found),
             "turns": msgspec.json.decode(turns, type=_RawTurns).turns[::-1],
             "messages": msgspec.json.decode(messages, type=_RawMessages).items[::-1],
+            "jobs": jobs,
             "paused": [Raw(view) for view in kept.views],
             "waiting": kept.waiting,
         }
@@ -118,6 +129,7 @@ def show(session_id: str, as_json: bool) -> None:
             msgspec.json.decode(messages, type=MessagePage).items,
             [decode_view(view) for view in kept.views],
             kept.waiting,
+            [msgspec.json.decode(each, type=Job) for each in jobs],
         )
     )
 
@@ -128,10 +140,11 @@ def readable(
     messages: Sequence[Message],
     kept: Sequence[ExecutionView] = (),
     waiting: Sequence[WaitingMessage] = (),
+    jobs: Sequence[Job] = (),
 ) -> str:
     """The text of `show`. `turns` and `messages` are newest first, as the API gives them; here the newest is last.
 
-    `kept` is the paused work and `waiting` what waits for a decision, both oldest first.
+    `kept` is the paused work, `waiting` what waits for a decision, `jobs` background commands, all oldest first.
     """
     status = found.status + (f" ({found.pause_reason})" if found.pause_reason is not None else "")
     lines = [
@@ -154,7 +167,22 @@ def readable(
         lines += ["", f"last messages ({len(messages)})"]
         for message in reversed(messages):
             lines += _message_lines(message)
+    if jobs:
+        lines += ["", f"jobs ({len(jobs)})", *(f"  {job_line(each)}" for each in jobs)]
     return "\n".join([*lines, *paused_lines(found.id, kept), *waiting_lines(found.id, kept, waiting)])
+
+
+def _jobs(session_id: str) -> list[Raw]:
+    """Background commands: all that run, and the last that ended; oldest first."""
+    running = _get("/api/v1/session/jobs", session_id=session_id, limit=200, state="running")
+    recent = _get("/api/v1/session/jobs", session_id=session_id, limit=_LOOKED_AT_JOBS)
+    shown = msgspec.json.decode(running, type=_RawJobs).jobs
+    ended = [
+        each
+        for each in msgspec.json.decode(recent, type=_RawJobs).jobs
+        if (job := msgspec.json.decode(each, type=Job)).detached and job.state != "running"
+    ]
+    return ended[:SHOWN_JOBS][::-1] + shown[::-1]
 
 
 def _turn_line(turn: Turn) -> str:
@@ -190,8 +218,7 @@ def _message_lines(message: Message) -> list[str]:
     return lines
 
 
-def _get(path: str, *, session_id: str | None = None, limit: int | None = None, order: str | None = None) -> bytes:
-    query = {name: value for name, value in (("limit", limit), ("order", order)) if value is not None}
+def _get(path: str, *, session_id: str | None = None, **query: int | str) -> bytes:
     client = running_controller(load(), SystemEntropy())
     try:
         return client.get(path, session_id=session_id, query=query)

@@ -10,6 +10,7 @@ import msgspec
 
 from peen.cli.client import CallRefused, Client
 from peen.cli.ends import FAILED, REFUSED, CommandEnds, printable
+from peen.cli.job import running_jobs, send_signal
 from peen.cli.reach import check_session_id, running_controller
 from peen.cli.startup import load
 from peen.entropy import SystemEntropy
@@ -21,16 +22,29 @@ DELETE_S: Final = 600.0
 
 @click.command()
 @click.argument("session_id", metavar="ID")
-def stop(session_id: str) -> None:
-    """Stop what runs in a session. It stays stored, and the next message goes on."""
+@click.option("--jobs", is_flag=True, help="End its background commands too.")
+def stop(session_id: str, jobs: bool) -> None:
+    """Stop what runs in a session. It stays stored, and the next message goes on.
+
+    Commands whose job was handed out go on, unless --jobs is given.
+    """
     check_session_id(session_id)
     client = running_controller(load(), SystemEntropy())
     try:
         answer = client.post("/api/v1/session/cancel", b"", session_id=session_id)
+        ending = _stop_jobs(client, session_id) if jobs else []
     except CallRefused as refused:
         raise CommandEnds(str(refused), REFUSED) from refused
     told = msgspec.json.decode(answer, type=CancelAccepted)
     click.echo(f"{session_id}\tcancelRequested={str(told.cancel_requested).lower()}")
+    for job_id in ending:
+        click.echo(f"{job_id}\tsignalled=true")
+
+
+def _stop_jobs(client: Client, session_id: str) -> list[str]:
+    """Begin to end every background command of the session; their ids, oldest first. Raises: CallRefused."""
+    found = [each.job_id for each in running_jobs(client, session_id) if each.detached]
+    return [job_id for job_id in found[::-1] if send_signal(client, session_id, job_id, "stop").signalled]
 
 
 @click.command()

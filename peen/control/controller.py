@@ -21,6 +21,7 @@ from peen.hub.rest.compactions import add_compactions
 from peen.hub.rest.events import add_events
 from peen.hub.rest.executions import add_executions
 from peen.hub.rest.health import add_health
+from peen.hub.rest.jobs import add_jobs
 from peen.hub.rest.maintenance import add_maintenance
 from peen.hub.rest.models import add_models
 from peen.hub.rest.notices import add_notices
@@ -57,6 +58,7 @@ def build_router() -> Router:
         add_transcript,
         add_events,
         add_executions,
+        add_jobs,
         add_notices,
         add_workers,
         add_audit,

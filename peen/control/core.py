@@ -18,6 +18,7 @@ from peen.actors import supervised
 from peen.control.catalogue import Catalogue, ModelledSessions, NamingLink
 from peen.control.identity import state_id
 from peen.entropy import AwakeClock, Entropy
+from peen.errors import LinkLost
 from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
@@ -44,6 +45,7 @@ from peen.store.database import Database
 from peen.store.opening import open_database
 from peen.store.reserve import RESERVE_BYTES
 from peen.store.sessions import SessionRow
+from peen.wire.jobcalls import JobSignalled, JobSignalName, SignalJob
 from peen.worker.link import CallHandler, WorkerLink
 
 log = structlog.get_logger(__name__)
@@ -52,6 +54,8 @@ DATABASE_NAME: Final = "peen.db"
 WORKFLOWS_NAME: Final = "workflows.db"
 NO_MODEL: Final = "?"
 """What workers are told is the default model if none is known; it names none, so turns must."""
+SIGNAL_S: Final = 5.0
+"""Seconds in which a worker must say that it has begun to end a job."""
 STOPPED_BY_OPERATOR: Final = "the controller was stopped before the turn ended"
 
 
@@ -221,6 +225,7 @@ async def _assemble(
         stop=registry.stop,
         resume=registry.resume,
         continue_input=registry.continue_input,
+        signal_job=partial(_signal_job, supervisor),
         release=partial(_release, registry, supervisor, history),
         entropy=entropy,
         runs=history.of,
@@ -265,6 +270,20 @@ async def _release(registry: Sessions, supervisor: Supervisor, history: RunHisto
     history.forget(session.no)
     await registry.forget(session.no)
     await supervisor.stop(session.uuid, "the session is deleted")
+
+
+async def _signal_job(supervisor: Supervisor, session_id: str, job_id: str, signal: JobSignalName) -> bool:
+    """Have the session's worker begin to end a job; False if there is none, or it does not answer."""
+    link = supervisor.link_of(session_id)
+    if link is None:
+        return False
+    with trio.move_on_after(SIGNAL_S):
+        try:
+            return (await link.command(SignalJob(job_id=job_id, signal=signal), JobSignalled)).signalled
+        except LinkLost:
+            return False  # whatever it ran ends with it
+    log.warning("a worker did not answer in time", session_id=session_id, command="signalJob")
+    return False
 
 
 class _SessionWorkers:

@@ -21,6 +21,7 @@ from peen.store.executions import ExecutionDetails
 from peen.store.reading import read_in_thread
 from peen.store.runs import Run
 from peen.store.sessions import SessionRow
+from peen.wire.jobcalls import JobSignalName
 
 T = TypeVar("T")
 
@@ -50,6 +51,8 @@ class Api:
     """Lets a message that a Stop left waiting open a turn: session id, request id, stop revision."""
     stop: Callable[[str], Awaitable[bool]]
     """Stops a session by its id; True if a turn was running."""
+    signal_job: Callable[[str, str, JobSignalName], Awaitable[bool]]
+    """Begins to end a job: session id, job id, how; False if nothing of it lives."""
     release: Callable[[SessionRow], Awaitable[None]]
     """Ends everything that lives for a session that was marked for deletion: its actor, then its worker."""
 

@@ -41,6 +41,7 @@ from peen.session.household import Workers as Workers
 from peen.session.requests import ResumeRequest, following_turn, order_of
 from peen.session.state import Origin, Outcome, RunningTurn, Submission
 from peen.session.writes import TurnEnd
+from peen.store import jobs
 from peen.store.database import Change
 from peen.wire.client import MessageSend, content_digest
 from peen.wire.worker import CancelTurns, TurnEnded
@@ -84,9 +85,13 @@ class SessionActor:
                     submission = await self._inbox.receive()
                 if submission is not None:
                     await supervised(partial(self._take, submission), name=f"message of session {self._id}")
-                elif self._running is None and self._tasks == 0:
+                elif self._is_idle():
                     stop = partial(self._house.workers.stop, self._id, "idle")
                     await supervised(stop, name=f"idle worker of session {self._id}")
+
+    def _is_idle(self) -> bool:
+        """Whether the worker has nothing to do: no turn, and no command that goes on by itself."""
+        return self._running is None and self._tasks == 0 and not jobs.any_runs(self._house.database.reader, self._no)
 
     async def submit(self, message: MessageSend, origin: Origin) -> None:
         """Take a message, in the order of receipt; waits while too many wait to be judged."""

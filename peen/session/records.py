@@ -8,6 +8,7 @@ from uuid import UUID
 
 from peen.entropy import Entropy
 from peen.ids import SessionNo
+from peen.session import jobs
 from peen.session.serve import WorkerCalls
 from peen.session.spending import Terms
 from peen.session.writes import TurnEnd, Writer
@@ -82,7 +83,7 @@ class GenerationRecords:
     async def ended(self, generation_id: str, state: str, detail: str | None, exit_code: int | None) -> None:
         await self._database.write(
             partial(
-                generations.ended,
+                jobs.end_generation,
                 generation_id=UUID(generation_id).bytes,
                 state=state,
                 detail=detail,

@@ -11,6 +11,7 @@ from peen.entropy import Entropy
 from peen.ids import SessionNo
 from peen.session.acceptance import end_accepted
 from peen.session.ending import interrupted
+from peen.session.jobs import end_generation
 from peen.store import generations, inbox, turns
 from peen.store.database import Database, Reader
 
@@ -34,7 +35,7 @@ def unended(db: Reader) -> list[tuple[SessionNo, bytes]]:
 
 
 async def recover(database: Database, entropy: Entropy) -> Recovered:
-    """End turns, accepted messages and worker generations that the last controller left open.
+    """End turns, accepted messages, worker generations and their commands that the last controller left open.
 
     Each turn ends as `interrupted` (as `cancelled` if a Stop for it was stored) with its terminal frame, its execution
     paused under a new control revision.
@@ -44,7 +45,7 @@ async def recover(database: Database, entropy: Entropy) -> Recovered:
     for generation in left:
         await database.write(
             partial(
-                generations.ended,
+                end_generation,
                 generation_id=generation.id,
                 state="failed",
                 detail="the controller stopped before this worker",

@@ -14,10 +14,20 @@ from msgspec import Raw
 
 from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
-from peen.session import agentwork, writes
+from peen.session import agentwork, jobs, writes
 from peen.session.writes import TurnEnd, Writer
 from peen.store.blobs.errors import BlobMissing
 from peen.store.database import Change, Database
+from peen.wire.jobcalls import (
+    AppendJobOutput,
+    CreateJob,
+    DetachJob,
+    EndJob,
+    ListJobs,
+    NoteJobStarted,
+    ReadJob,
+    RecordJobSignal,
+)
 from peen.wire.worker import (
     CommitSteps,
     Committed,
@@ -51,6 +61,19 @@ _DECODE_RENEW: Final = msgspec.json.Decoder(RenewLeases).decode
 _DECODE_READ: Final = msgspec.json.Decoder(ReadExecution).decode
 _DECODE_RESOLVE: Final = msgspec.json.Decoder(ResolveExecutionActivity).decode
 _DECODE_CONTINUE: Final = msgspec.json.Decoder(ContinueExecution).decode
+
+_JOB_CHANGES: Final[dict[str, tuple[Callable[[Raw], Any], Callable[..., WorkerStruct]]]] = {
+    "job.create": (msgspec.json.Decoder(CreateJob).decode, jobs.create),
+    "job.started": (msgspec.json.Decoder(NoteJobStarted).decode, jobs.started),
+    "job.detach": (msgspec.json.Decoder(DetachJob).decode, jobs.detach),
+    "job.output": (msgspec.json.Decoder(AppendJobOutput).decode, jobs.append),
+    "job.signal": (msgspec.json.Decoder(RecordJobSignal).decode, jobs.record_signal),
+    "job.end": (msgspec.json.Decoder(EndJob).decode, jobs.end),
+}
+_JOB_READS: Final[dict[str, tuple[Callable[[Raw], Any], Callable[..., WorkerStruct]]]] = {
+    "job.list": (msgspec.json.Decoder(ListJobs).decode, jobs.listed),
+    "job.read": (msgspec.json.Decoder(ReadJob).decode, jobs.read),
+}
 
 
 class WorkerCalls:
@@ -119,6 +142,12 @@ class WorkerCalls:
                         at_ms=self._entropy.now_ms(),
                     )
                     self._submit(admitting, reply, answer=_same)
+                case _ if method in _JOB_CHANGES:
+                    self._change_job(method, payload, reply)
+                case _ if method in _JOB_READS:
+                    decode, function = _JOB_READS[method]
+                    now_ms = self._entropy.now_ms()
+                    reply(encode(function(self._database.reader, self._writer, decode(payload), at_ms=now_ms)))
                 case _:
                     reply(_error(ValidationFailed(f"unknown method {method}")))
         except NotFound as missing:
@@ -172,6 +201,12 @@ class WorkerCalls:
             run_id=self._entropy.uuid4().bytes if request.compaction is not None else b"",
         )
         self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None, resends=True)
+
+    def _change_job(self, method: str, payload: Raw, reply: Reply) -> None:
+        decode, function = _JOB_CHANGES[method]
+        change = partial(function, writer=self._writer, request=decode(payload), at_ms=self._entropy.now_ms())
+        # What is going on must be recorded although the disk is full, like the end of a turn.
+        self._submit(change, reply, answer=_same, terminal=method in ("job.end", "job.detach"))
 
     def _ended(self, result: tuple[WorkerStruct, TurnEnd | None]) -> WorkerStruct:
         committed, end = result

@@ -9,7 +9,7 @@ import structlog
 
 from peen.errors import SessionBusy, SessionNotFound, StorageError
 from peen.ids import SessionNo
-from peen.store import keys, sessions
+from peen.store import jobs, keys, sessions
 from peen.store.blobs.rows import release
 from peen.store.database import Database, Reader, Tx
 from peen.store.sessions import SessionRow
@@ -28,6 +28,7 @@ UPDATE session SET deleting_at_ms = :at, workspace = 'deleted:' || hex(id)
  WHERE no = :no
    AND NOT EXISTS (SELECT 1 FROM turn WHERE session_no = :no AND state = 'running')
    AND NOT EXISTS (SELECT 1 FROM inbox WHERE session_no = :no AND state IN ('opening', 'deferred'))
+   AND NOT EXISTS (SELECT 1 FROM job WHERE session_no = :no AND state = 'running')
 RETURNING no
 """
 _PENDING: Final = "SELECT no FROM session WHERE deleting_at_ms IS NOT NULL ORDER BY no"
@@ -110,6 +111,9 @@ PARTS: Final = (
     _of_owner("control_event", "execution", "data"),
     _of_owner("model_call", "model_run", "request", "response"),
     _numbered("model_run"),
+    _of_owner("job_output", "job", "line_index", "data"),
+    _of_owner("job_signal", "job"),
+    _numbered("job", "command"),
     _numbered("inbox", "content"),
     _numbered("admission", "provenance"),
     _numbered("execution", "context", "output"),
@@ -124,13 +128,14 @@ the database is sound, whether or not another follows."""
 def mark(tx: Tx, session_id: bytes, *, at_ms: int) -> SessionRow:
     """Begin to delete a session: nothing finds it any more, no message is accepted, its workspace is free.
 
-    Raises: SessionNotFound; SessionBusy while a turn runs or is about to, and then nothing has changed.
+    Raises: SessionNotFound; SessionBusy while a turn runs or is about to, or a command runs; nothing has changed then.
     """
     session = sessions.by_id(tx, session_id)
     if session is None:
         raise SessionNotFound("no such session")
     if tx.row(_MARK, {"no": session.no, "at": at_ms}) is None:
-        raise SessionBusy("a turn is running in this session; stop it, or delete the session when it has ended")
+        what = "a command" if jobs.any_runs(tx, session.no) else "a turn"
+        raise SessionBusy(f"{what} is running in this session; stop it, or delete the session when it has ended")
     return session
 
 

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -16,6 +16,9 @@ from peen.tool.ledger import Ledger, LedgerDelta
 from peen.tool.locks import FileLocks
 from peen.tool.work import RetainedWork
 from peen.wire.worker import WorkerSettings
+
+if TYPE_CHECKING:
+    from peen.tool.jobs import SessionJobs
 
 ErrorKind = Literal[
     "not observed",
@@ -79,7 +82,7 @@ class ToolContext:
     `directory` is where relative paths start; `environment` is what commands inherit, already free of secrets;
     `locks` is shared by all agents of the worker, `ledger` is this agent's own. `prompt_budget_tokens` is what the
     model's window leaves for input, if that is known. `work` is the session's paused work as the call in question may
-    decide about it.
+    decide about it, `jobs` are its commands.
     """
 
     directory: Path
@@ -92,6 +95,7 @@ class ToolContext:
     entropy: Entropy = field(default_factory=SystemEntropy)
     prompt_budget_tokens: int | None = None
     work: RetainedWork | None = None
+    jobs: SessionJobs | None = None
 
     @property
     def max_result_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""runCommand: a shell command in the foreground, with everything that it starts under control."""
+"""runCommand: a shell command, with everything that it starts under control. What takes long goes on as a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import signal
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -14,18 +13,15 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from peen.duration import format_duration_ms, parse_duration_ms
+from peen.duration import format_duration_ms
+from peen.errors import StorageError
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import path_text
-from peen.tool.ending import end_family
-from peen.tool.family import FAMILIES, Family
-from peen.tool.keyless import KeylessPrograms
+from peen.tool.jobs import Command, CommandOrder, jobs_of
 from peen.tool.output import Shown, show
 from peen.tool.paths import resolve_path, status_of
-from peen.tool.process import OutputReader, Process, keep_reading, spawn
-from peen.tool.tree import ProcessRow
+from peen.tool.waiting import wait_ms
 
-DRAIN_S: Final = 0.1  # how long to wait for the end of output that a descendant still holds open
 _NAMED_PROCESSES: Final = 10
 # No pager, editor or prompt may wait for somebody who is not there.
 _UNATTENDED: Final = {
@@ -43,40 +39,40 @@ class RunCommandArguments(ToolArguments, frozen=True, kw_only=True):
     purpose: Annotated[str, Meta(description="In a few words, what it is for; shown to people.")]
     directory: Annotated[str | None, Meta(description="Directory to run it in. Default: the current directory.")] = None
     timeout: Annotated[
-        str | None, Meta(description='Time limit, such as "90s", "5m" or "1h30m". Default 2m unless configured.')
+        str | None,
+        Meta(description='How long to wait for it, such as "90s", "5m" or "1h30m". Default 2m unless configured.'),
     ] = None
+    background: Annotated[bool, Meta(description="Do not wait: return its jobId at once.")] = False
 
 
 class RunCommandResult(ToolResult, frozen=True, kw_only=True, omit_defaults=True):
-    state: Literal["exited", "signalled", "timedOut"]
+    """`running` says that something of it goes on as job `job_id`: what comes is read behind the two cursors."""
+
+    job_id: str
+    pid: int = 0
+    state: Literal["running", "exited", "signalled", "failed"]
+    running: bool = False
+    background: bool = False
     exit_code: int
     signal: str = ""
     stdout: str
     stderr: str
     stdout_omitted_bytes: int
     stderr_omitted_bytes: int
+    next_stdout_cursor: int | None = None
+    next_stderr_cursor: int | None = None
     duration_ms: int
     directory: str
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """`status` as the system reports it, negative for a signal, None if the shell could not even be killed."""
-
-    status: int | None
-    timed_out: bool
-    left: list[ProcessRow]
-    keyless: dict[int, str]
-
-
 class RunCommand(Tool[RunCommandArguments]):
     name = "runCommand"
     description = (
-        "Run a shell command and wait for it. It has no terminal and no input. The call returns when the shell exits; "
-        "a process that it left running is named in the result. Long output keeps its beginning and end: write it to a "
-        "file to see all. At the time limit the command and everything it started are ended, so give long work a "
-        "longer timeout."
+        "Run a shell command and wait for it. It has no terminal and no input. The call returns when the shell exits. "
+        "A command that is still running at the timeout is not ended: it goes on as a job of this session, and so does "
+        "one with background, and what a shell left running. Use waitJob, readJobOutput and signalJob with its jobId; "
+        "you are told when it ends. Long output keeps its beginning and end; readJobOutput shows all of it."
     )
     arguments = RunCommandArguments
     repeatable = False
@@ -86,83 +82,42 @@ class RunCommand(Tool[RunCommandArguments]):
         directory = resolve_path(arguments.directory, context)
         if not stat.S_ISDIR(status_of(directory).st_mode):
             raise ToolError("not a directory", f"{path_text(str(directory))} is a file; name a directory to run in")
-        timeout_ms = _timeout_ms(arguments.timeout, context)
+        timeout_ms = wait_ms(arguments.timeout, context)
         began_s = context.entropy.monotonic_s()
-        family = FAMILIES.start(lambda: _start(arguments.command, directory, context))
-        limit = context.settings.max_command_output_bytes
-        stdout, stderr = OutputReader(family.process.stdout, limit), OutputReader(family.process.stderr, limit)
-        ending = await _follow(family, stdout, stderr, timeout_ms)
+        command = await _start(arguments, directory, context)
+        returned = False
+        try:
+            if not arguments.background:
+                with trio.move_on_after(timeout_ms / 1000):
+                    await command.settled.wait()
+            goes_on = (not command.settled.is_set() or bool(command.left)) and await command.detach()
+            returned = True
+        finally:
+            if not returned:  # a Stop: the command and all that it started end with the call
+                await command.stop()
         duration_ms = round((context.entropy.monotonic_s() - began_s) * 1000)
-        return _result(ending, stdout, stderr, context, directory, timeout_ms, duration_ms)
+        return _result(command, arguments, context, directory, timeout_ms, duration_ms, goes_on=goes_on)
 
 
-async def _follow(family: Family, stdout: OutputReader, stderr: OutputReader, timeout_ms: int) -> _Ending:
-    """Wait for the shell. However this ends, either the shell has exited by itself or its tree is gone."""
-    process = family.process
-    finished = False
-    keyless = KeylessPrograms(family)
+async def _start(arguments: RunCommandArguments, directory: Path, context: ToolContext) -> Command:
+    if "\0" in arguments.command:
+        raise ToolError("validation failed", "command: it cannot hold a NUL character")
+    order = CommandOrder(
+        command=arguments.command,
+        purpose=arguments.purpose,
+        directory=directory,
+        environment=_environment(context.environment, directory),
+        capture_bytes=context.settings.max_command_output_bytes,
+    )
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stdout.run)
-            nursery.start_soon(stderr.run)
-            nursery.start_soon(keyless.run)
-            status: int | None = None
-            with trio.move_on_after(timeout_ms / 1000) as timer:
-                status = await process.wait()
-            if timer.cancelled_caught:
-                await end_family(family)
-                status = process.poll()
-            with trio.move_on_after(DRAIN_S):
-                await stdout.ended.wait()
-                await stderr.ended.wait()
-            nursery.cancel_scope.cancel()
-        left = await _look_back(family, stdout, stderr)
-        finished = True
-    finally:
-        if not finished:
-            await end_family(family)
-        process.close()
-        family.close()
-    return _Ending(status, timer.cancelled_caught, left, keyless.ended)
-
-
-async def _look_back(family: Family, stdout: OutputReader, stderr: OutputReader) -> list[ProcessRow]:
-    """What still runs of the command, and provision for what it will yet print."""
-    held = [reader for reader in (stdout, stderr) if not reader.ended.is_set()]
-    left = await family.left_running(output_held=bool(held))
-    readers = [keep_reading(reader.stream) for reader in held]
-    family.admit(row for row in readers if row is not None)
-    return sorted(left, key=lambda row: row.pid)
-
-
-def _timeout_ms(text: str | None, context: ToolContext) -> int:
-    if not text:
-        return context.settings.default_command_timeout_ms
-    try:
-        timeout_ms = parse_duration_ms(text)
-    except ValueError as exc:
-        raise ToolError("validation failed", f"timeout: {exc}") from exc
-    if timeout_ms <= 0:
-        raise ToolError("validation failed", f'timeout: {text} is not a positive time; leave it out or give e.g. "5m"')
-    return timeout_ms
-
-
-def _start(command: str, directory: Path, context: ToolContext) -> Process:
-    mark = context.entropy.token(16).hex()
-    try:
-        return spawn(
-            ["/bin/sh", "-c", command],
-            directory=directory,
-            environment=_environment(context.environment, directory),
-            mark=mark,
-        )
+        return await jobs_of(context).start(order)
+    except StorageError as refused:
+        raise ToolError("failed", f"nothing was started: {refused}") from refused
     except OSError as exc:
         reason = f"{exc.strerror or exc} ({path_text(str(exc.filename or '/bin/sh'))})"
         if exc.errno == errno.E2BIG:
             reason = "the command is too long (128 KiB at most); write a script with writeFile and run that"
         raise ToolError("command start failed", reason) from exc
-    except ValueError as exc:
-        raise ToolError("validation failed", "command: it cannot hold a NUL character") from exc
 
 
 def _environment(given: Mapping[str, str], directory: Path) -> dict[str, str]:
@@ -170,30 +125,37 @@ def _environment(given: Mapping[str, str], directory: Path) -> dict[str, str]:
 
 
 def _result(
-    ending: _Ending,
-    stdout: OutputReader,
-    stderr: OutputReader,
+    command: Command,
+    arguments: RunCommandArguments,
     context: ToolContext,
     directory: Path,
     timeout_ms: int,
     duration_ms: int,
+    *,
+    goes_on: bool,
 ) -> RunCommandResult:
-    status = ending.status
-    exited = status is not None and status >= 0 and not ending.timed_out
+    status = command.status
+    cursor = command.cut() if goes_on else None
     result = RunCommandResult(
-        state="timedOut" if ending.timed_out else "exited" if exited else "signalled",
-        exit_code=status if exited and status is not None else -1,
-        signal=_signal_name(-status) if status is not None and status < 0 and not ending.timed_out else "",
+        job_id=command.job_id,
+        pid=command.pid if goes_on else 0,
+        state=_state(status, goes_on=goes_on),
+        running=goes_on,
+        background=arguments.background,
+        exit_code=status if status is not None and status >= 0 else -1,
+        signal=_signal_name(-status) if status is not None and status < 0 else "",
         stdout="",
         stderr="",
         stdout_omitted_bytes=0,
         stderr_omitted_bytes=0,
+        next_stdout_cursor=cursor,
+        next_stderr_cursor=cursor,
         duration_ms=duration_ms,
         directory=path_text(str(directory)),
-        note=_note(ending, timeout_ms),
+        note=_note(command, arguments, timeout_ms, goes_on=goes_on),
     )
     room = context.max_result_bytes - len(msgspec.json.encode(result)) - 40  # the two counts may grow
-    out, err = _share(show(stdout.capture), show(stderr.capture), room)
+    out, err = _share(show(command.stdout), show(command.stderr), room)
     return msgspec.structs.replace(
         result,
         stdout=out.text,
@@ -201,6 +163,13 @@ def _result(
         stdout_omitted_bytes=out.omitted,
         stderr_omitted_bytes=err.omitted,
     )
+
+
+def _state(status: int | None, *, goes_on: bool) -> Literal["running", "exited", "signalled", "failed"]:
+    """Of the shell."""
+    if status is None:
+        return "running" if goes_on else "failed"
+    return "exited" if status >= 0 else "signalled"
 
 
 def _signal_name(number: int) -> str:
@@ -219,23 +188,29 @@ def _share(stdout: Shown, stderr: Shown, room: int) -> tuple[Shown, Shown]:
     return stdout.fitted(room - stderr.size), stderr
 
 
-def _note(ending: _Ending, timeout_ms: int) -> str:
+def _note(command: Command, arguments: RunCommandArguments, timeout_ms: int, *, goes_on: bool) -> str:
     notes = []
-    if ending.timed_out:
-        notes.append(
-            f"The time limit of {format_duration_ms(timeout_ms)} was reached: the command and everything it started "
-            "were ended, unfinished. The output is what came until then. Give a longer timeout if it needs more."
-        )
-    if ending.keyless:
-        names = ", ".join(f"{pid} ({name})" for pid, name in list(ending.keyless.items())[:_NAMED_PROCESSES])
+    if goes_on and command.status is None:
+        if arguments.background:
+            notes.append("It runs as a job of this session; you are told when it ends.")
+        else:
+            notes.append(
+                f"Still running after {format_duration_ms(timeout_ms)}. It was not ended: it goes on as a job, and the "
+                "output is what came until now. Keep waiting with waitJob and a longer timeout, or end it with "
+                "signalJob; you are told when it ends."
+            )
+    if command.keyless:
+        names = ", ".join(f"{pid} ({name})" for pid, name in list(command.keyless.items())[:_NAMED_PROCESSES])
         notes.append(
             f"Ended because it waited for keys, and there is no terminal: {names}. Use a command that needs none."
         )
-    if ending.left:
-        names = ", ".join(f"{row.pid} ({row.name})" for row in ending.left[:_NAMED_PROCESSES])
-        more = f" and {len(ending.left) - _NAMED_PROCESSES} more" if len(ending.left) > _NAMED_PROCESSES else ""
+    if goes_on and command.left:
+        names = ", ".join(f"{row.pid} ({row.name})" for row in command.left[:_NAMED_PROCESSES])
+        more = f" and {len(command.left) - _NAMED_PROCESSES} more" if len(command.left) > _NAMED_PROCESSES else ""
         notes.append(
-            f"The shell has exited, but it left running: {names}{more}. "
-            "What they print from now on is not kept; end them with kill when they are no longer needed."
+            f"The shell has exited, but it left running: {names}{more}. They go on as this job, and what they print is "
+            "kept; end them with signalJob when they are no longer needed."
         )
+    if command.trouble:
+        notes.append(f"Not all of it can be read again: {command.trouble}.")
     return " ".join(notes)

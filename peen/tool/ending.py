@@ -20,13 +20,14 @@ KILL_GRACE_S: Final = 1.5  # what outlives SIGKILL for so long hangs in the kern
 log = structlog.get_logger(__name__)
 
 
-async def end_family(family: Family) -> None:
-    """End a program and everything it started, wherever that moved: TERM, and KILL after 3 s for what still lives.
+async def end_family(family: Family, *, grace_s: float = TERM_GRACE_S) -> None:
+    """End a program and everything it started, wherever that moved: TERM, then KILL after `grace_s`.
 
-    Shielded from cancellation and bounded: 5 s at most.
+    Without a grace it is KILL at once. Shielded from cancellation and bounded: 2 s more than the grace at most.
     """
-    with trio.move_on_after(TERM_GRACE_S + KILL_GRACE_S + 0.5, shield=True) as bound:
-        await _signal_all(family, signal.SIGTERM, TERM_GRACE_S)
+    with trio.move_on_after(grace_s + KILL_GRACE_S + 0.5, shield=True) as bound:
+        if grace_s > 0:
+            await _signal_all(family, signal.SIGTERM, grace_s)
         killing_until = trio.current_time() + KILL_GRACE_S
         # Repeated, since a process may have forked between the look at the table and its own end.
         while await _signal_all(family, signal.SIGKILL, killing_until - trio.current_time()):

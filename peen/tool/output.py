@@ -83,7 +83,7 @@ def show(capture: OutputCapture) -> Shown:
         return Shown(clean(readable(head + tail)), "", 0)
     # Cut between lines where one ends nearby; else at least not inside a character.
     at = head.rfind(b"\n", max(len(head) - _EDGE_BYTES, 0))
-    kept_head = head[:at] if at >= 0 else head[: _whole_characters(head)]
+    kept_head = head[:at] if at >= 0 else head[: whole_characters(head)]
     at = tail.find(b"\n", 0, _EDGE_BYTES)
     kept_tail = tail[at + 1 :] if at >= 0 else tail.lstrip(bytes(range(0x80, 0xC0)))
     omitted += len(head) - len(kept_head) + len(tail) - len(kept_tail)
@@ -113,7 +113,7 @@ def _last_drawn(line: str) -> str:
     return "".join(drawn)
 
 
-def _whole_characters(data: bytes) -> int:
+def whole_characters(data: bytes) -> int:
     """Length of `data` without an incomplete UTF-8 character at its end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]

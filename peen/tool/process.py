@@ -13,7 +13,7 @@ import trio
 
 from peen.tool.children import CHILDREN
 from peen.tool.output import OutputCapture
-from peen.tool.tree import MARK_VARIABLE, ProcessRow, read_row
+from peen.tool.tree import MARK_VARIABLE, read_row
 
 CHUNK_BYTES: Final = 65536
 
@@ -103,18 +103,3 @@ def spawn(arguments: Sequence[str], *, directory: Path, environment: Mapping[str
         stderr=trio.lowlevel.FdStream(opened[1]),
         descriptor=opened[2],
     )
-
-
-def keep_reading(stream: trio.lowlevel.FdStream) -> ProcessRow | None:
-    """Let a small process of its own read and forget the rest of a pipe. Raises: OSError.
-
-    Without a reader whoever still writes to the pipe would be killed by SIGPIPE, or hang once it is full.
-    """
-    os.set_blocking(stream.fileno(), True)
-    actions = [
-        (os.POSIX_SPAWN_DUP2, stream.fileno(), 0),
-        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
-    ]
-    pid = os.posix_spawnp("cat", ["cat"], {}, file_actions=actions, setsid=True)
-    return read_row(pid)

@@ -19,14 +19,18 @@ from peen.tool.command import RunCommand
 from peen.tool.continue_execution import ContinueExecution
 from peen.tool.edit_file import EditFile
 from peen.tool.list_files import ListFiles
+from peen.tool.list_jobs import ListJobs
 from peen.tool.make_directory import MakeDirectory
 from peen.tool.move_path import MovePath
 from peen.tool.read_execution import ReadExecution
 from peen.tool.read_file import ReadFile
+from peen.tool.read_job_output import ReadJobOutput
 from peen.tool.remove_path import RemovePath
 from peen.tool.resolve_execution import ResolveExecutionActivity
 from peen.tool.schema import Schema, explain_bad_arguments, plain_schema
 from peen.tool.search_text import SearchText
+from peen.tool.signal_job import SignalJob
+from peen.tool.wait_job import WaitJob
 from peen.tool.write_file import WriteFile
 from peen.wire.model import ToolDefinition
 
@@ -103,7 +107,8 @@ def standard_tools() -> Tools:
     """The tools that every agent has."""
     changing: list[Tool[Any]] = [WriteFile(), EditFile(), ApplyPatch(), MovePath(), MakeDirectory(), RemovePath()]
     of_paused_work: list[Tool[Any]] = [ReadExecution(), ResolveExecutionActivity(), ContinueExecution()]
-    return Tools([ListFiles(), SearchText(), ReadFile(), *changing, RunCommand(), *of_paused_work])
+    of_jobs: list[Tool[Any]] = [RunCommand(), ListJobs(), ReadJobOutput(), WaitJob(), SignalJob()]
+    return Tools([ListFiles(), SearchText(), ReadFile(), *changing, *of_jobs, *of_paused_work])
 
 
 def _decoded(entry: _Entry, arguments: bytes) -> ToolArguments:

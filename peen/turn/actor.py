@@ -22,13 +22,23 @@ from peen.execution.loop import AgentLoop
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Next, Steps
 from peen.execution.summarize import Summarizer, SummaryModel
+from peen.job.room import Jobs
 from peen.model.stream import ModelInfo, Upstream
 from peen.tool.base import ToolContext
+from peen.tool.jobs import SessionJobs
 from peen.tool.ledger import Ledger
 from peen.turn.retained import Caller
 from peen.turn.scene import Scene, admission, opened_scene, restored_scene, summarizer_of
 from peen.turn.workshop import AgentTools, Workshop
-from peen.wire.worker import Budget, RestoreExecution, ResumeTurn, RunTurn, SummarySettings, Terminal
+from peen.wire.worker import (
+    Budget,
+    CallingTool,
+    RestoreExecution,
+    ResumeTurn,
+    RunTurn,
+    SummarySettings,
+    Terminal,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +57,7 @@ class TurnActor:
         self._command, self._shop = command, workshop
         self._steps: Steps | None = None
         self._caller: Caller | None = None
+        self._jobs: Callable[[str], SessionJobs] | None = None
         self.state = "running"
 
     async def run(self) -> None:
@@ -84,6 +95,8 @@ class TurnActor:
         self._steps.message_sequence, self._steps.budget = message_sequence, budget
         if self._shop.work is not None:
             self._caller = Caller(self._shop.work, execution_id, holder)
+        if self._shop.jobs is not None:
+            self._jobs = partial(_jobs_of, self._shop.jobs, execution_id, holder)
 
     async def _hold_and_work(self, work: Callable[[], Awaitable[None]]) -> None:
         """Renew the turn's leases as long as it works. One that is lost ends the work: nothing would count."""
@@ -120,7 +133,7 @@ class TurnActor:
             keeper=keeper,
             blocks=blocks,
             ask=asker.answer,
-            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), self._caller),
+            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), self._caller, self._jobs),
             model=model.name,
             round_limit=scene.round_limit,
             parallelism=scene.parallelism,
@@ -191,6 +204,10 @@ class TurnActor:
         assert self._steps is not None
         await self._steps.commit(Next(terminal=terminal))
         self.state = terminal.state
+
+
+def _jobs_of(jobs: Jobs, execution_id: str, holder: str, call_id: str) -> SessionJobs:
+    return jobs.of(CallingTool(execution_id=execution_id, holder=holder, call_id=call_id))
 
 
 def _describe(fault: BaseException) -> str:

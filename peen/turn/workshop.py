@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from peen.execution.decide import ToolOutput
 from peen.execution.journal import Journal
 from peen.execution.keeper import earlier_of
 from peen.execution.requests import sent_tokens
+from peen.job.room import Jobs
 from peen.model.registry import Models
 from peen.model.stream import ModelInfo
 from peen.tool.base import ToolContext
+from peen.tool.jobs import SessionJobs
 from peen.tool.locks import FileLocks
 from peen.tool.registry import Tools
 from peen.turn.retained import Caller, WorkCalls
@@ -105,6 +107,8 @@ class Workshop:
     entropy: Entropy
     work: WorkCalls | None = None
     """Paused work of the session; None where no controller serves it."""
+    jobs: Jobs | None = None
+    """The commands of the session; None where none can be run."""
     locks: FileLocks = field(default_factory=FileLocks)
     transcript: Transcript = field(default_factory=Transcript)
     known_blobs: set[bytes] = field(default_factory=set)
@@ -136,10 +140,17 @@ class Workshop:
 
 
 class AgentTools:
-    """The tools as one agent has them: its directory, its ledger, its say about paused work."""
+    """The tools as one agent has them: its directory, its ledger, its say about paused work, its commands."""
 
-    def __init__(self, tools: Tools, context: ToolContext, caller: Caller | None = None) -> None:
-        self._tools, self._context, self._caller = tools, context, caller
+    def __init__(
+        self,
+        tools: Tools,
+        context: ToolContext,
+        caller: Caller | None = None,
+        jobs: Callable[[str], SessionJobs] | None = None,
+    ) -> None:
+        """`jobs` gives the session's commands as the call with an id reaches them."""
+        self._tools, self._context, self._caller, self._jobs = tools, context, caller, jobs
 
     def is_repeatable(self, name: str) -> bool:
         return self._tools.is_repeatable(name)
@@ -148,6 +159,8 @@ class AgentTools:
         context = self._context
         if self._caller is not None:
             context = dataclasses.replace(context, work=self._caller.work(call.id))
+        if self._jobs is not None:
+            context = dataclasses.replace(context, jobs=self._jobs(call.id))
         outcome = await self._tools.call(call.name, call.arguments, context)
         return ToolOutput(
             content=outcome.content, is_error=outcome.is_error, seen=Raw(msgspec.json.encode(outcome.ledger))

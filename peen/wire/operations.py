@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from peen import errors
 from peen.errors import PeenError
-from peen.wire import audit, execution, rest
+from peen.wire import audit, execution, job, rest
 from peen.wire.notice import Notice
 
 API: Final = "/api/v1"
@@ -103,6 +103,7 @@ TAGS: Final[dict[str, str]] = {
     "transcript": "What a session said and did.",
     "notices": "Reports of what happened outside the model's own calls.",
     "executions": "Work step by step, and decisions about work that is paused.",
+    "jobs": "Commands: what runs, what ran, what it printed.",
     "models": "What upstreams offer.",
     "places": "Where a session may be, and the workers that it had there.",
     "maintenance": "Keeping the store small.",
@@ -151,6 +152,48 @@ _EXECUTIONS: Final[tuple[Operation, ...]] = (
         "POST", f"{API}/session/continue", "continueInput", "executions",
         "Let a message that a Stop left waiting open a turn.", rest.Session, status=202, session=True,
         body=execution.ContinueInput, failures=(Failure.of(errors.NotFound, "no such message waits"), _CONFLICT),
+    ),
+)  # fmt: skip
+
+_NO_JOB: Final = Failure.of(errors.NotFound, "the session has no such job")
+_JOB: Final = f"{API}/session/jobs/{{jobId}}"
+_JOBS: Final[tuple[Operation, ...]] = (
+    Operation(
+        "GET", f"{API}/session/jobs", "listJobs", "jobs", "The commands of a session, newest first.", job.JobPage,
+        session=True,
+        about=(
+            "Every command that a tool call started is a job. One that is `detached` went on after its call: in the "
+            "background, past its timeout, or because its shell left something running. Its end is a `job.*` notice."
+        ),
+        query=(
+            *_paging(),
+            Choice("state", "Only jobs in this state.", ("running", "exited", "signalled", "failed", "interrupted")),
+        ),
+    ),
+    Operation(
+        "GET", f"{_JOB}/output", "readJobOutput", "jobs", "What a job has printed, behind a cursor.",
+        job.JobOutputPage, session=True, failures=(_NO_JOB,),
+        about=(
+            "Both streams in the order in which they came. Lines over 8 KiB come in pieces. Nothing is left out: "
+            "`content`, with a line end where `continued` is not set, is what was printed."
+        ),
+        query=(
+            Whole("cursor", "`sequence` of the last line that was read; 0 is the beginning.", 0),
+            Whole("limit", "How many lines at most. A page also ends before it passes 4 MiB.", 500, 1, 2000),
+            Choice("stream", "Which stream.", ("stdout", "stderr", "both"), "both"),
+        ),
+    ),
+    Operation(
+        "GET", f"{_JOB}/signals", "listJobSignals", "jobs", "Which signals were asked for, oldest first.",
+        job.JobSignalPage, session=True, query=_paging(), failures=(_NO_JOB,),
+    ),
+    Operation(
+        "POST", f"{_JOB}/signal", "signalJob", "jobs", "End a job, with everything that it started.",
+        job.SignalAnswer, status=202, session=True, body=job.AskSignal, failures=(_NO_JOB,),
+        about=(
+            "Answers once that has begun. A job that has ended is left as it is, `signalled` is false, and the request "
+            "is stored all the same."
+        ),
     ),
 )  # fmt: skip
 
@@ -231,6 +274,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         ),
     ),
     *_EXECUTIONS,
+    *_JOBS,
     Operation(
         "GET", f"{API}/models", "listModels", "models", "The models that a message may name.", rest.ModelList,
         about="As found when the controller started; no provider is asked.",

@@ -12,7 +12,29 @@ import msgspec
 from msgspec import Raw, Struct
 
 from peen.wire.execution import Execution, ExecutionView
+from peen.wire.jobcalls import (
+    AppendJobOutput,
+    CreateJob,
+    DetachJob,
+    EndJob,
+    JobCreated,
+    JobDetached,
+    JobEnded,
+    JobOutputAppended,
+    JobRead,
+    JobSignalled,
+    JobSignalRecorded,
+    JobsListed,
+    JobStartNoted,
+    ListJobs,
+    NoteJobStarted,
+    ReadJob,
+    RecordJobSignal,
+    SignalJob,
+)
 from peen.wire.price import Price
+from peen.wire.workerstruct import CallingTool as CallingTool
+from peen.wire.workerstruct import WorkerStruct as WorkerStruct
 
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -21,10 +43,6 @@ PROTOCOL_VERSION: Final = 1
 
 
 NOTHING: Final = Raw(b"null")  # `Raw | None` would decode to nothing but null
-
-
-class WorkerStruct(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
-    """Base of everything on the worker socket. Both ends are one release, so unknown fields are refused."""
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------
@@ -551,14 +569,6 @@ class LeasesRenewed(WorkerStruct, frozen=True, kw_only=True):
     pass
 
 
-class CallingTool(WorkerStruct, frozen=True, kw_only=True):
-    """The tool call that takes a decision: it must be running, in an execution that its worker holds."""
-
-    execution_id: str
-    holder: str
-    call_id: str
-
-
 class ReadExecution(WorkerStruct, frozen=True, kw_only=True):
     """Look at retained work of the session; without `execution_id`, at the list of what is paused.
 
@@ -668,11 +678,20 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "execution.read": (ReadExecution, ExecutionsRead),
     "execution.resolve": (ResolveExecutionActivity, ExecutionActivityResolved),
     "execution.continue": (ContinueExecution, ContinuationAdmitted),
+    "job.create": (CreateJob, JobCreated),
+    "job.started": (NoteJobStarted, JobStartNoted),
+    "job.detach": (DetachJob, JobDetached),
+    "job.output": (AppendJobOutput, JobOutputAppended),
+    "job.signal": (RecordJobSignal, JobSignalRecorded),
+    "job.end": (EndJob, JobEnded),
+    "job.list": (ListJobs, JobsListed),
+    "job.read": (ReadJob, JobRead),
 }
 COMMANDS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "runTurn": (RunTurn, TurnEnded),
     "resumeTurn": (ResumeTurn, TurnEnded),
     "cancel": (CancelTurns, TurnsCancelled),
+    "signalJob": (SignalJob, JobSignalled),
     "shutdown": (Shutdown, ShutDown),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -36,8 +37,9 @@ MAX_BLOBS_BYTES: Final = 4 * 1024 * 1024
 class LinkJournal:
     """Implements `peen.execution.journal.Journal` over the worker's socket."""
 
-    def __init__(self, link: ControllerLink) -> None:
-        self._link = link
+    def __init__(self, link: ControllerLink, *, before_commit: Callable[[], None] | None = None) -> None:
+        """`before_commit` may make calls of its own: they are carried out with the commit, just before it."""
+        self._link, self._before_commit = link, before_commit
         self._emitted: dict[str, deque[Answer[Emitted]]] = {}
         """Pieces that are on their way, by execution: what becomes of one turn's pieces is nothing to the next."""
 
@@ -63,6 +65,8 @@ class LinkJournal:
             for part in _parts(request.blobs):
                 await self._link.call(SaveBlobs(blobs=part), BlobsSaved)
             request = msgspec.structs.replace(request, blobs=[])
+        if self._before_commit is not None:
+            self._before_commit()
         return await self._link.call(request, Committed)
 
     async def renew(self, request: RenewLeases) -> LeasesRenewed:

@@ -12,6 +12,7 @@ import trio
 
 from peen.entropy import SystemEntropy
 from peen.errors import PeenError, WorkerFailed
+from peen.job.room import Jobs
 from peen.log import configure_logging
 from peen.model.registry import Models
 from peen.settings.environment import command_environment
@@ -19,6 +20,7 @@ from peen.tool.children import CHILDREN
 from peen.tool.registry import standard_tools
 from peen.turn.actor import TurnActor
 from peen.turn.workshop import Workshop
+from peen.wire.jobcalls import JobSignalled, SignalJob
 from peen.wire.worker import (
     CancelTurns,
     LaunchDocument,
@@ -71,20 +73,23 @@ async def _serve(document: LaunchDocument) -> int:
 
 
 class _Worker:
-    """Owns: the link and a nursery of turns. Ends: on `shutdown`, or when the link is lost."""
+    """Owns: the link, and a nursery of turns and jobs. Ends: on `shutdown`, or when the link is lost."""
 
     def __init__(self, document: LaunchDocument) -> None:
         self._document = document
         self._shop: Workshop | None = None
+        self._jobs: Jobs | None = None
         self._ready = trio.Event()
         self._turns: set[trio.CancelScope] = set()
         self._quiet = trio.Event()
         self.told_to_stop = False
 
     async def serve(self, link: ControllerLink) -> None:
-        """Carry the link until it ends; every command of a turn has been ended when this returns."""
-        self._shop = await self._furnish(link)
+        """Carry the link until it ends; every command has been ended when this returns."""
         async with trio.open_nursery() as nursery:
+            # Jobs outlive turns: they are tasks beside them.
+            self._jobs = Jobs(link, nursery, SystemEntropy())
+            self._shop = await self._furnish(link)
             nursery.start_soon(self._carry, link, nursery)
             self._ready.set()
 
@@ -93,6 +98,11 @@ class _Worker:
         # A worker without its link must not go on working: what it did could not be recorded.
         nursery.cancel_scope.deadline = trio.current_time() + CLEANUP_S
         self._stop_turns()
+        nursery.start_soon(self._end_jobs)
+
+    async def _end_jobs(self) -> None:
+        if self._jobs is not None:
+            await self._jobs.end_all()
 
     async def _furnish(self, link: ControllerLink) -> Workshop:
         settings = self._document.settings
@@ -106,8 +116,9 @@ class _Worker:
             models=models,
             tools=standard_tools(),
             command_environment=command_environment(os.environ, settings.upstreams),
-            journal=LinkJournal(link),
+            journal=LinkJournal(link, before_commit=None if self._jobs is None else self._jobs.send_ends),
             work=LinkWork(link),
+            jobs=self._jobs,
             entropy=SystemEntropy(),
             config_directory=Path(self._document.config_directory),
         )
@@ -126,7 +137,10 @@ class _Worker:
             case Shutdown():
                 self.told_to_stop = True
                 self._stop_turns()
+                await self._end_jobs()  # bounded; after this the link is closed, and nothing more is recorded
                 return ShutDown()
+            case SignalJob(job_id=job_id, signal=signal):
+                return JobSignalled(signalled=self._jobs is not None and self._jobs.signal(job_id, signal))
             case _:
                 raise PeenError(f"unknown command {method}")
 

@@ -238,3 +238,17 @@ def _some(connection: socket.socket) -> bytes:
     data = connection.recv(65536)
     assert data, "the client went away"
     return data
+
+
+def job_id(number: int) -> str:
+    return f"55555555-5555-4555-8555-{number:012}"
+
+
+def job_json(number: int, **changed: Any) -> dict[str, Any]:
+    """A job as the API tells of it: a command that runs in the background."""
+    return {
+        "jobId": job_id(number), "sessionId": SESSION, "turnId": "t", "toolCallId": "c", "workerGenerationId": "g",
+        "pid": 7, "purpose": "test", "command": "make\ntest", "directory": "/w", "state": "running", "detached": True,
+        "exitCode": -1, "failureDetail": "", "lines": 1, "bytes": 2, "startedAt": "2026-01-31T12:00:00.000Z",
+        "durationMs": 90_000, **changed,
+    }  # fmt: skip

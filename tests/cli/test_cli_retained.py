@@ -337,6 +337,8 @@ def shown(
         answer(200, session_json(status="paused", pauseReason="stop")),
         answer(200, {"turns": [], **page}),
         answer(200, {"items": [], **page}),
+        answer(200, {"jobs": [], **page}),
+        answer(200, {"jobs": [], **page}),
         asked.answer(listing(*[each["execution"] for each in reversed(kept)], waiting=waiting)),
         *[asked.answer(each) for each in kept],
     ]

@@ -19,6 +19,8 @@ from cli_canned import (
     canned,
     environment_in,
     http_bytes,
+    job_id,
+    job_json,
     opened,
     read_request,
     session_json,
@@ -224,6 +226,7 @@ def test_what_is_no_session_id_is_not_even_asked_for(
 def test_show_asks_for_session_turns_and_messages(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[str] = []
     empty = {"limit": 10, "offset": 0, "hasMore": False}
+    over = [job_json(number, state="exited") for number in range(9, 2, -1)]
     with ExitStack() as stack:
         stack.enter_context(
             canned(
@@ -231,6 +234,8 @@ def test_show_asks_for_session_turns_and_messages(held: Settings, capfd: pytest.
                 answer(200, session_json(), seen),
                 answer(200, {"turns": [{"new": 2}, {"old": 1}], **empty}, seen),
                 answer(200, {"items": [{"later": 2}, {"first": 1}], **empty}, seen),
+                answer(200, {"jobs": [job_json(1)], **empty}, seen),
+                answer(200, {"jobs": [*over, job_json(2, detached=False), job_json(1)], **empty}, seen),
                 answer(200, {"executions": [], "stopRevision": 0, "waiting": [], **empty}, seen),
             )
         )
@@ -238,12 +243,16 @@ def test_show_asks_for_session_turns_and_messages(held: Settings, capfd: pytest.
 
     assert [line.split()[1] for line in seen] == [
         "/api/v1/session", "/api/v1/session/turns?limit=10", "/api/v1/messages?limit=20&order=desc",
+        "/api/v1/session/jobs?limit=200&state=running", "/api/v1/session/jobs?limit=50",
         "/api/v1/session/executions?limit=200&offset=0",
     ]  # fmt: skip
-    assert (
-        '"turns":[{"old": 1},{"new": 2}],"messages":[{"first": 1},{"later": 2}],"paused":[],"waiting":[]}'
-        in capfd.readouterr().out
-    )
+    document = json.loads(capfd.readouterr().out)
+    assert document["turns"] == [{"old": 1}, {"new": 2}]
+    assert document["messages"] == [{"first": 1}, {"later": 2}]
+    # The last that have ended, and behind them whatever runs; a command that ended in its call is none of them.
+    assert [job["jobId"] for job in document["jobs"]] == [job_id(number) for number in (5, 6, 7, 8, 9, 1)]
+    assert document["paused"] == []
+    assert document["waiting"] == []
 
 
 def test_a_session_is_readable_with_its_newest_words_last() -> None:

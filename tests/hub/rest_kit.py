@@ -40,6 +40,7 @@ class Office:
     directory: Path
     api: Api = field(init=False)
     released: list[SessionRow] = field(default_factory=list)
+    signalled: list[tuple[str, str, str]] = field(default_factory=list)
     while_releasing: Callable[[SessionRow], None] | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +54,10 @@ class Office:
 
         async def never(*_given: object) -> None:
             raise AssertionError("no test of this kit goes on with paused work")
+
+        async def signal_job(session_id: str, job_id: str, signal: str) -> bool:
+            self.signalled.append((session_id, job_id, signal))
+            return True
 
         self.api = Api(
             database=self.database,
@@ -69,6 +74,7 @@ class Office:
             stop=stop,
             resume=never,
             continue_input=never,
+            signal_job=signal_job,
             release=release,
         )
 

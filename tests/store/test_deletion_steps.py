@@ -32,6 +32,7 @@ from peen.store import (
     deletion,
     executions,
     feed,
+    jobs,
     messages,
     notices,
     sessions,
@@ -45,6 +46,7 @@ from peen.store.database import Database, Tx
 from peen.store.direct import MemoryFile
 from peen.store.feed import NewEvent
 from peen.testing.faults import Faults, SimulatedCrash
+from peen.wire.joboutput import STDOUT, Piece, chunk_of
 from peen.wire.worker import Claim, CommitSteps, EventRecord, MessageRecord, ModelCallRecord, OpenedTurn, Terminal
 
 BLOBS = {"blob", "blobhash", "blob_use"}
@@ -80,7 +82,22 @@ async def complete_turn(db: Database, home: Home, *, frame: int) -> OpenedTurn:
         is_automatic=False, provenance=b"{}", at_ms=AT_MS,
     )  # fmt: skip
     await db.write(admitted)
+    await db.write(partial(_run_command, home=home, turn_no=opened.turn, execution_no=execution.no, frame=frame))
     return opened
+
+
+def _run_command(tx: Tx, home: Home, turn_no: int, execution_no: int, frame: int) -> None:
+    """A command that printed something, was signalled, and has ended."""
+    owner, job_id = jobs.Owner(home.no, home.generation_no), uuid(8000 + frame).bytes
+    jobs.create(
+        tx, owner, job_id=job_id, turn_no=turn_no, execution_no=execution_no, call_id="c", purpose="x", command="true",
+        directory="/", at_ms=AT_MS,
+    )  # fmt: skip
+    jobs.append(tx, owner, job_id, [chunk_of(1, [Piece(STDOUT, False, b"x\n")])], at_ms=AT_MS)
+    job = jobs.by_id(tx, home.no, job_id)
+    assert job is not None
+    jobs.add_signal(tx, job, signal="stop", at_ms=AT_MS)
+    jobs.end(tx, owner, job_id, state="exited", exit_code=0, detail="", pid=7, at_ms=AT_MS)
 
 
 def _note_and_keep(tx: Tx, blobs: Blobs, home: Home, turn_no: int, frame: int) -> None:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import trio
-from tool_world import Mailbox, World, alive, cancelled, gone, run
+from tool_world import Mailbox, World, alive, cancelled, gone, run, until, working
+
+from peen.store import jobs
+from peen.wire.joboutput import STDOUT
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    async with working(world):
+        yield world
 
 
 @pytest.fixture
@@ -30,8 +37,9 @@ def mailbox(tmp_path: Path) -> Iterator[Mailbox]:
 async def test_a_command_returns_both_streams_and_its_exit_code(world: World) -> None:
     result = await run(world, "echo out; echo err >&2; exit 3")
 
-    duration_ms = result.pop("durationMs")
+    duration_ms, job_id = result.pop("durationMs"), result.pop("jobId")
     assert 0 <= duration_ms < 10_000
+    await until(lambda: world.desk.job(job_id).state == "exited")
     assert result == {
         "state": "exited",
         "exitCode": 3,
@@ -191,29 +199,71 @@ async def test_a_descendant_may_go_on_writing_after_the_call_has_returned(world:
     assert await mailbox.line() == "written"
 
 
-async def test_at_the_time_limit_the_tree_is_ended_and_the_output_so_far_returned(
-    world: World, mailbox: Mailbox
-) -> None:
-    result = await run(world, "echo before; sleep 100 & echo $! > mailbox; wait", timeout="300ms")
+async def test_at_the_time_limit_the_command_goes_on_as_a_job(world: World, mailbox: Mailbox) -> None:
+    result = await run(world, "echo before; echo $$ > mailbox; sleep 100", timeout="300ms")
+    pid = await mailbox.pid()
 
-    assert (result["state"], result["exitCode"], result["stdout"]) == ("timedOut", -1, "before\n")
-    assert "The time limit of 300ms was reached" in result["note"]
-    assert "signal" not in result
-    assert not alive(await mailbox.pid())
+    assert (result["state"], result["running"], result["exitCode"]) == ("running", True, -1)
+    assert (result["stdout"], result["pid"]) == ("before\n", pid)
+    assert "Still running after 300ms. It was not ended" in result["note"]
+    assert alive(pid)
+    job = world.desk.job(result["jobId"])
+    assert (job.state, job.is_detached, job.pid) == ("running", True, pid)
 
 
 async def test_the_default_time_limit_is_the_configured_one(tmp_path: Path) -> None:
     world = World(tmp_path, default_command_timeout_ms=200, tool_timeout_ms=1)
+    async with working(world):
+        result = await run(world, "sleep 100")
 
-    result = await run(world, "sleep 100")
-
-    assert (result["state"], "200ms" in result["note"]) == ("timedOut", True)
+    assert (result["state"], "200ms" in result["note"]) == ("running", True)
 
 
-async def test_a_process_may_end_in_its_own_way_at_the_time_limit(world: World) -> None:
-    result = await run(world, "trap 'echo bye; exit 5' TERM; echo hi; sleep 100 & wait", timeout="300ms")
+async def test_a_background_command_returns_at_once(world: World, mailbox: Mailbox) -> None:
+    os.mkfifo(world.directory / "go")
+    result = await run(world, "read x < go; echo got $x; echo done > mailbox", background=True)
 
-    assert (result["state"], result["stdout"]) == ("timedOut", "hi\nbye\n")
+    assert (result["running"], result["background"], result["stdout"]) == (True, True, "")
+    assert "you are told when it ends" in result["note"]
+    async with await trio.open_file(world.directory / "go", "w") as go:
+        await go.write("on\n")
+    assert await mailbox.line() == "done"
+    await until(lambda: world.desk.job(result["jobId"]).state == "exited")
+    assert world.desk.printed(result["jobId"], STDOUT) == b"got on\n"
+    assert [notice["data"]["exitCode"] for notice in world.desk.notices()] == [0]
+
+
+async def test_a_cancelled_command_is_recorded_with_its_signal_and_is_no_news(world: World, mailbox: Mailbox) -> None:
+    await cancelled(world, mailbox, "echo $$ > mailbox; sleep 100", pids=1)
+
+    (job,) = world.desk.jobs()
+    assert (job.state, job.exit_code) == ("signalled", -1)
+    kept = jobs.signals(world.desk.db.reader, job.no, limit=10, offset=0)
+    assert [(row.signal, row.accepted) for row in kept] == [("stop", True)]
+    assert world.desk.notices() == []
+
+
+async def test_a_row_is_there_before_the_process_is(world: World) -> None:
+    world.desk.link.hold()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(world.call, "runCommand", command="touch ran", purpose=""))
+        await until(lambda: len(world.desk.link.asked) == 1)
+        assert not (world.directory / "ran").exists()
+        world.desk.link.go_on()
+
+    assert (world.directory / "ran").exists()
+
+
+async def test_a_command_that_is_stopped_before_its_row_is_stored_never_starts(world: World) -> None:
+    world.desk.link.hold()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(world.call, "runCommand", command="touch ran", purpose=""))
+        await until(lambda: len(world.desk.link.asked) == 1)
+        nursery.cancel_scope.cancel()
+        world.desk.link.go_on()
+
+    assert not (world.directory / "ran").exists()
+    assert [job.state for job in world.desk.jobs()] == ["signalled"]
 
 
 async def test_a_cancelled_command_is_ended_with_its_children(world: World, mailbox: Mailbox) -> None:
@@ -287,8 +337,9 @@ async def test_the_mark_of_each_call_is_its_own(world: World) -> None:
 
 async def test_the_outcome_is_json_within_the_limit_whatever_is_printed(tmp_path: Path) -> None:
     world = World(tmp_path, max_tool_result_tokens=500)
-
-    result = await run(world, "head -c 30000 /dev/urandom; head -c 30000 /dev/urandom >&2")
+    world.file("noise", random.Random(1).randbytes(30_000))
+    async with working(world):
+        result = await run(world, "cat noise; cat noise >&2")
 
     assert result["stdoutOmittedBytes"] > 20_000
     assert msgspec.json.encode(result)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from tool_world import Mailbox, World, alive, cancelled, run, until
+from tool_world import Mailbox, World, alive, cancelled, run, until, working
 
 from peen.tool.children import CHILDREN
 from peen.tool.ending import end_family
@@ -30,8 +30,10 @@ ESCAPE = (
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    async with working(world):
+        yield world
 
 
 @pytest.fixture
@@ -104,11 +106,14 @@ async def test_what_left_parent_session_and_environment_is_ended_with_its_comman
     assert 2.9 < took_s < 4.5, "it ignores the request to end"
 
 
-async def test_it_is_ended_at_the_time_limit_too(world: World, worker: None, mailbox: Mailbox) -> None:
+async def test_it_is_ended_with_its_job_too(world: World, worker: None, mailbox: Mailbox) -> None:
     result = await run(world, f"{ESCAPE}; sleep 100", timeout="700ms")
+    pid = await mailbox.pid()
+    assert (result["state"], alive(pid)) == ("running", True)
 
-    assert result["state"] == "timedOut"
-    assert not alive(await mailbox.pid())
+    await world.jobs.end_all()
+
+    assert not alive(pid)
 
 
 async def test_it_is_named_and_goes_on_when_the_command_ends_by_itself(
@@ -173,7 +178,7 @@ async def test_the_end_of_one_command_does_not_touch_what_another_started(
         async with await trio.open_file(world.directory / "go", "w") as go:
             await go.write("on\n")
 
-    assert (limited["state"], alive(pid)) == ("timedOut", True)
+    assert (limited["state"], alive(pid)) == ("running", True)
     assert "note" not in short
     assert f"{pid} (" in other[0]["note"]
     end(pid)

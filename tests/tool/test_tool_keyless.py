@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from tool_world import World
+from tool_world import World, working
 
 EDITOR = """
 import os, select, sys
@@ -27,8 +28,10 @@ HARMLESS = (
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    async with working(world):
+        yield world
 
 
 async def run(world: World, command: str) -> dict[str, Any]:

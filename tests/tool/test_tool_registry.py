@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 from structlog.testing import capture_logs
-from tool_world import World
+from tool_world import World, working
 from trio.testing import MockClock
 
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
@@ -58,6 +58,10 @@ def test_a_definition_is_one_plain_object_schema_with_described_arguments(world:
         *("listFiles", "searchText", "readFile"),
         *("writeFile", "editFile", "applyPatch", "movePath", "makeDirectory", "removePath"),
         "runCommand",
+        "listJobs",
+        "readJobOutput",
+        "waitJob",
+        "signalJob",
         *("readExecution", "resolveExecutionActivity", "continueExecution"),
     ]
 
@@ -90,6 +94,10 @@ def test_only_tools_whose_repetition_changes_nothing_may_be_repeated(world: Worl
         "makeDirectory": False,
         "removePath": False,
         "runCommand": False,
+        "listJobs": True,
+        "readJobOutput": True,
+        "waitJob": True,
+        "signalJob": False,
         "readExecution": True,
         "resolveExecutionActivity": True,
         "continueExecution": True,
@@ -212,7 +220,8 @@ async def test_a_result_takes_a_quarter_of_the_prompt_budget_at_most(tmp_path: P
     await fill(world)
 
     with capture_logs() as logs:
-        outcome = await world.call(tool, **CALLS[tool])
+        async with working(world):
+            outcome = await world.call(tool, **CALLS[tool])
 
     result = msgspec.json.decode(outcome.content)
     assert not outcome.is_error
@@ -232,7 +241,8 @@ async def test_next_to_no_budget_still_gives_valid_json(tmp_path: Path, tool: st
     world = World(tmp_path, prompt_budget_tokens=budget)
     await fill(world)
 
-    outcome = await world.call(tool, **CALLS[tool])
+    async with working(world):
+        outcome = await world.call(tool, **CALLS[tool])
 
     assert not outcome.is_error
     assert isinstance(msgspec.json.decode(outcome.content), dict)

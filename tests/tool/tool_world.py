@@ -6,13 +6,16 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import trio
+from job_kit import Desk, desk
 
+from peen.entropy import SystemEntropy
+from peen.job.room import Jobs
 from peen.tool.base import ToolContext, ToolOutcome
 from peen.tool.ledger import Ledger
 from peen.tool.locks import FileLocks
@@ -33,6 +36,8 @@ class World:
         prompt_budget_tokens: int | None = None,
         **settings: int,
     ) -> None:
+        self.desk: Desk
+        self.jobs: Jobs
         self.directory = directory
         self.tools = tools or standard_tools()
         self.context = ToolContext(
@@ -122,6 +127,21 @@ def ordinary_directory() -> Iterator[Path]:
 def alive(pid: int) -> bool:
     row = read_row(pid)
     return row is not None and not row.dead
+
+
+@contextlib.asynccontextmanager
+async def working(world: World) -> AsyncIterator[Desk]:
+    """Let the world run commands: the jobs of a worker, on a store in memory. What still runs at the end is ended."""
+    async with desk() as own, trio.open_nursery() as nursery:
+        jobs = Jobs(own.link, nursery, SystemEntropy())
+        world.context = dataclasses.replace(world.context, jobs=jobs.of(own.caller))
+        world.desk, world.jobs = own, jobs
+        try:
+            yield own
+        finally:
+            with trio.CancelScope(shield=True):  # bounded
+                await jobs.end_all()
+            nursery.cancel_scope.cancel()
 
 
 class Mailbox:

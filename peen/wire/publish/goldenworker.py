@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from peen.wire import execution, worker
 from peen.wire.publish.golden import ANSWER, AT_MS, CALL, EVENTS, MODEL, QUESTION, REQUEST, RESULT, SESSION, WORKSPACE
+from peen.wire.publish.goldenjobs import job_calls, job_commands
 from peen.wire.rest import rfc3339
 from peen.wire.worker import EventRecord, MessageRecord
 
@@ -133,8 +134,10 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
         worker.ContinueExecution(caller=_CALLER, execution_id=_PAUSED, control_revision=2),
         worker.ContinuationAdmitted(),
     ),
+    **job_calls(_CALLER, _TURN),
 }  # fmt: skip
 COMMANDS: Final[dict[str, tuple[Struct, Struct]]] = {
+    **job_commands(),
     "resumeTurn": (
         worker.ResumeTurn(turn_id=_TURN, execution_id=_EXECUTION),
         worker.TurnEnded(state="completed"),

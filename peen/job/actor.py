@@ -1,0 +1,275 @@
+"""One command in the session's worker: from its process to its stored end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from peen.actors import supervised
+from peen.errors import LinkLost, PeenError
+from peen.job.calls import Calls, Pending
+from peen.job.log import OutputLog
+from peen.job.reader import JobReader
+from peen.tool.ending import end_family
+from peen.tool.family import Family
+from peen.tool.keyless import KeylessPrograms
+from peen.tool.output import OutputCapture
+from peen.tool.tree import ProcessRow
+from peen.wire.jobcalls import (
+    DetachJob,
+    EndJob,
+    EndState,
+    JobDetached,
+    JobEnded,
+    JobSignalName,
+    JobSignalRecorded,
+    JobStartNoted,
+    NoteJobStarted,
+    RecordJobSignal,
+)
+from peen.wire.joboutput import STDERR, STDOUT
+
+log = structlog.get_logger(__name__)
+
+QUIET_S: Final = 0.1
+"""How long to wait for the end of output that a descendant still holds open."""
+DRAIN_S: Final = 1.0
+"""How long a descendant may go on printing before the call returns without it."""
+LAST_DRAIN_S: Final = 10.0
+"""For what waits in the pipes when nobody is left to print: the disk may be slow."""
+STOP_GRACE_S: Final = 10.0
+"""What a job gets to end in its own way when it is told to stop."""
+_LOOK_S: Final = 0.002
+PID_S: Final = 0.05
+"""A command that ends within this tells its pid with its end."""
+COMPANY_S: Final = 0.02
+"""The end of a command inside its call waits so long for the commit of the call's result, to share its transaction."""
+STOP_S: Final = 2.0
+"""After everything was killed: how long the record of the end may take."""
+
+
+class Job:
+    """Runs one command. Its row is stored; its process has just been started.
+
+    Owns:  the family and what it prints. Borrows: the link.
+    Ends:  when nothing of it lives any more. Cancelling its scope ends the whole tree (TERM, then KILL); either way the
+           end is stored, unless the link is lost.
+    """
+
+    def __init__(self, job_id: str, family: Family, calls: Calls, capture_bytes: int) -> None:
+        self.job_id, self.pid = job_id, family.process.pid
+        self.settled, self.ended = trio.Event(), trio.Event()
+        self.status: int | None = None
+        self.left: Sequence[ProcessRow] = ()
+        self._family, self._calls = family, calls
+        self._log = OutputLog(job_id, calls)
+        process = family.process
+        self._readers = (
+            JobReader(process.stdout, STDOUT, self._log, capture_bytes),
+            JobReader(process.stderr, STDERR, self._log, capture_bytes),
+        )
+        self._keyless = KeylessPrograms(family)
+        self._signals: trio.Nursery | None = None
+        self._end: EndJob | None = None
+        self._answer: Pending[JobEnded] | None = None
+        self._end_sent = trio.Event()
+        self._is_detached = self._is_left_signalled = self._is_over = False
+
+    @property
+    def stdout(self) -> OutputCapture:
+        return self._readers[STDOUT].capture
+
+    @property
+    def stderr(self) -> OutputCapture:
+        return self._readers[STDERR].capture
+
+    @property
+    def keyless(self) -> Mapping[int, str]:
+        return self._keyless.ended
+
+    @property
+    def trouble(self) -> str:
+        return self._log.trouble
+
+    def cut(self) -> int:
+        return self._log.cut()
+
+    async def run(self) -> None:
+        """The whole life."""
+        try:
+            await supervised(self._live, name=f"job {self.job_id}", expected=(LinkLost,))
+        finally:
+            self.settled.set()
+            self.ended.set()
+
+    async def detach(self) -> bool:
+        """See `Command.detach`. Raises: LinkLost."""
+        if self._is_over:
+            return False
+        self._is_detached = True  # an end that comes from now on is sent behind this call
+        await self._calls.call(DetachJob(job_id=self.job_id, pid=self.pid), JobDetached)
+        return True
+
+    async def stop(self) -> None:
+        """See `Command.stop`."""
+        if not self._is_over:
+            with contextlib.suppress(LinkLost):
+                self._calls.call_soon(RecordJobSignal(job_id=self.job_id, signal="stop"), JobSignalRecorded)
+            await self.end()
+
+    async def end(self) -> None:
+        """End the whole tree, now; returns when that is done and recorded. Shielded and bounded."""
+        self._note_signal()
+        await end_family(self._family)
+        with trio.move_on_after(STOP_S, shield=True):
+            await self.ended.wait()
+
+    def signal(self, signal: JobSignalName) -> bool:
+        """Begin to end the tree; False if there is nothing (any more) to end."""
+        if self._signals is None or self._is_over:
+            return False
+        self._note_signal()
+        grace_s = STOP_GRACE_S if signal == "stop" else 0.0
+        self._signals.start_soon(partial(end_family, self._family, grace_s=grace_s))
+        return True
+
+    def send_end(self) -> None:
+        """Send the end on its way, if there is one that is not yet. Raises: LinkLost."""
+        if self._end is not None and self._answer is None:
+            self._answer = self._calls.call_soon(self._end, JobEnded)
+            self._end_sent.set()
+
+    async def stored(self) -> None:
+        """Have everything that was printed so far stored, or known not to be. Raises: LinkLost."""
+        with trio.move_on_after(QUIET_S):  # whoever prints on and on is not caught up with
+            while not (self._is_over or all(reader.is_idle for reader in self._readers)):  # noqa: ASYNC110 - pipes are silent
+                await trio.sleep(_LOOK_S)
+        if self._is_over:
+            self.send_end()
+            await self.ended.wait()  # the last of it is stored with the end
+            return
+        self._log.cut()
+        await self._log.stored()
+
+    def _note_signal(self) -> None:
+        # A shell tells by itself how it took the signal; once it has exited, what it left running does not.
+        self._is_left_signalled = self._is_left_signalled or bool(self.left)
+
+    async def _live(self) -> None:
+        finished = False
+        try:
+            async with trio.open_nursery() as nursery:
+                self._signals = nursery
+                nursery.start_soon(self._log.run)
+                nursery.start_soon(self._keyless.run)
+                nursery.start_soon(self._tell_pid)
+                for reader in self._readers:
+                    nursery.start_soon(reader.run)
+                await self._outlive()
+                nursery.cancel_scope.cancel()
+            finished = True
+        finally:
+            self._signals = None
+            if not finished:
+                self._note_signal()
+                await end_family(self._family)
+            if self.status is None:
+                self.status = self._family.process.poll()
+            self._is_over = True
+            self._family.process.close()
+            self._family.close()
+            await self._record_end()
+
+    async def _outlive(self) -> None:
+        """Wait for the end of the shell, then of what it left running."""
+        self.status = await self._family.process.wait()
+        await self._drain(DRAIN_S)
+        self.left = await self._look_back()
+        with trio.move_on_after(QUIET_S):  # most of what a shell leaves is about to end: no job for that
+            await self._outlast()
+        has_left = bool(self.left)
+        if not self.left:
+            await self._drain(LAST_DRAIN_S)  # nobody prints any more, so what waits in the pipes is all there is
+        else:
+            self.settled.set()
+        await self._outlast()
+        if has_left:
+            await self._drain(LAST_DRAIN_S)
+
+    async def _outlast(self) -> None:
+        """Wait for the end of everything that the shell left running."""
+        while self.left:
+            await _end_of(self.left[0])
+            self.left = await self._look_back()
+
+    async def _drain(self, limit_s: float) -> None:
+        """Read what is there; a stream that somebody holds open without printing is not waited for."""
+        with trio.move_on_after(limit_s):
+            for reader in self._readers:
+                while True:
+                    with trio.move_on_after(QUIET_S):
+                        await reader.ended.wait()
+                    if reader.is_idle:
+                        break
+
+    async def _look_back(self) -> list[ProcessRow]:
+        """What still runs of the command."""
+        is_held = not all(reader.ended.is_set() for reader in self._readers)
+        return sorted(await self._family.left_running(output_held=is_held), key=lambda row: row.pid)
+
+    async def _tell_pid(self) -> None:
+        await trio.sleep(PID_S)
+        self._calls.call_soon(NoteJobStarted(job_id=self.job_id, pid=self.pid), JobStartNoted)
+
+    async def _record_end(self) -> None:
+        """Store the last output and the end, in one transaction; not to be cancelled."""
+        if self.status is None:
+            log.error("a command could not be ended", job_id=self.job_id, pid=self.pid)
+        chunks = await self._log.rest()
+        state, exit_code, detail = self._outcome()
+        self._end = EndJob(
+            job_id=self.job_id, pid=self.pid, state=state, exit_code=exit_code, failure_detail=detail, chunks=chunks
+        )
+        if not self._is_detached:
+            # Whoever waits commits behind this call, and so need not wait for its answer: both are one transaction.
+            self.settled.set()
+            with trio.move_on_after(COMPANY_S, shield=True):
+                await self._end_sent.wait()
+        self.send_end()
+        answer = self._answer
+        assert answer is not None
+        with trio.CancelScope(shield=True):  # the answer or the loss of the link ends it
+            await answer.done.wait()
+        try:
+            answer.result()
+        except LinkLost:
+            raise
+        except PeenError as refused:
+            log.error("the end of a command was not stored", job_id=self.job_id, error=str(refused))
+
+    def _outcome(self) -> tuple[EndState, int, str]:
+        if self._log.trouble:
+            return "failed", -1, self._log.trouble
+        if self.status is None:
+            return "failed", -1, "it could not be ended"
+        if self.status < 0 or self._is_left_signalled:
+            return "signalled", -1, ""
+        return "exited", self.status, ""
+
+
+async def _end_of(row: ProcessRow) -> None:
+    """Return when that process has ended. No deadline: a job runs as long as it likes."""
+    try:
+        descriptor = os.pidfd_open(row.pid)
+    except ProcessLookupError:
+        return
+    try:
+        await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)

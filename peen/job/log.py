@@ -1,0 +1,166 @@
+"""What a job prints, on its way to the store: in numbered pieces and bounded chunks, no faster than they are stored."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Final
+
+import trio
+
+from peen.errors import LinkLost, PeenError
+from peen.job.calls import Calls, Pending
+from peen.tool.output import whole_characters
+from peen.wire.jobcalls import AppendJobOutput, JobOutputAppended
+from peen.wire.joboutput import MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_PIECE_BYTES, OutputChunk
+
+FLUSH_S: Final = 0.05
+"""How long complete lines wait for more, and an incomplete one for its end."""
+WINDOW: Final = 4
+"""Chunks that may be on their way unanswered: whoever prints faster than the disk writes has to wait."""
+
+
+class OutputLog:
+    """The output of one job.
+
+    Owns: what was not sent yet, at most one chunk and the beginning of a line of each stream. `trouble` says why what
+    came later is not stored; it is taken in all the same, so that nobody who prints has to wait for ever.
+    """
+
+    def __init__(self, job_id: str, calls: Calls) -> None:
+        self._job_id, self._calls = job_id, calls
+        self._words: list[int] = []
+        self._data = bytearray()
+        self._first = 1
+        self._tails = (bytearray(), bytearray())
+        self._fresh = [False, False]
+        self._waiting = trio.Event()
+        self._sent: deque[Pending[JobOutputAppended]] = deque()
+        self.trouble = ""
+
+    @property
+    def last(self) -> int:
+        """Number of the last piece so far."""
+        return self._first + len(self._words) - 1
+
+    async def take(self, stream: int, data: bytes) -> None:
+        """Take in what one stream gave. Returns when more may come. Raises: LinkLost."""
+        tail = self._tails[stream]
+        tail += data
+        self._fresh[stream] = True
+        if (end := tail.rfind(b"\n") + 1) > 0:
+            complete = bytes(tail[:end])
+            del tail[:end]
+            self._add_lines(stream, complete)
+        while len(tail) > MAX_PIECE_BYTES:
+            length = whole_characters(bytes(tail[:MAX_PIECE_BYTES]))
+            self._add(stream, bytes(tail[:length]), goes_on=True)
+            del tail[:length]
+        self._waiting.set()
+        await self._settle(WINDOW)
+
+    async def run(self) -> None:
+        """Send what waits, in time. Never returns: it is cancelled when the job has ended. Raises: LinkLost."""
+        while True:
+            await self._waiting.wait()
+            self._waiting = trio.Event()
+            await trio.sleep(FLUSH_S)
+            for stream, tail in enumerate(self._tails):
+                if self._fresh[stream]:
+                    self._fresh[stream] = False
+                    if tail:
+                        self._waiting.set()  # looked at once more: its end may be about to come
+                else:
+                    self._add_tail(stream)
+            self._send()
+            await self._settle(WINDOW)
+
+    def cut(self) -> int:
+        """Number everything that has come so far, incomplete lines included; the last number. Raises: LinkLost."""
+        for stream in range(len(self._tails)):
+            self._add_tail(stream)
+        self._send()
+        return self.last
+
+    async def stored(self) -> None:
+        """Return when everything that was sent is stored, or known not to be; not to be cancelled."""
+        with trio.CancelScope(shield=True):  # the answers or the loss of the link end it
+            await self._settle(0)
+
+    async def rest(self) -> list[OutputChunk]:
+        """What is left to store when both streams are over, and everything else is. Not to be cancelled."""
+        for stream in range(len(self._tails)):
+            self._add_tail(stream, goes_on=False)
+        await self.stored()
+        return [self._taken()] if self._words and not self.trouble else []
+
+    def _add_lines(self, stream: int, complete: bytes) -> None:
+        """Add whole lines, the last line end included."""
+        lengths = [len(line) + 1 for line in complete[:-1].split(b"\n")]
+        if max(lengths) > MAX_PIECE_BYTES:
+            self._add_long_lines(stream, complete, lengths)
+            return
+        begin = at = 0
+        words, room = self._words, MAX_CHUNK_BYTES - len(self._data)
+        for length in lengths:
+            if at + length - begin > room or len(words) == MAX_CHUNK_PIECES:
+                self._data += complete[begin:at]
+                self._send()
+                words, begin, room = self._words, at, MAX_CHUNK_BYTES
+            words.append(length << 2 | stream)
+            at += length
+        self._data += complete[begin:at]
+
+    def _add_long_lines(self, stream: int, complete: bytes, lengths: list[int]) -> None:
+        at = 0
+        for length in lengths:
+            end = at + length
+            while end - at > MAX_PIECE_BYTES:
+                size = whole_characters(complete[at : at + MAX_PIECE_BYTES])
+                self._add(stream, complete[at : at + size], goes_on=True)
+                at += size
+            self._add(stream, complete[at:end], goes_on=False)
+            at = end
+
+    def _add_tail(self, stream: int, *, goes_on: bool = True) -> None:
+        tail = self._tails[stream]
+        if tail:
+            self._add(stream, bytes(tail), goes_on=goes_on)
+            tail.clear()
+
+    def _add(self, stream: int, data: bytes, *, goes_on: bool) -> None:
+        if len(self._data) + len(data) > MAX_CHUNK_BYTES or len(self._words) == MAX_CHUNK_PIECES:
+            self._send()
+        self._words.append(len(data) << 2 | goes_on << 1 | stream)
+        self._data += data
+
+    def _send(self) -> None:
+        if not self._words:
+            return
+        chunk = self._taken()
+        if not self.trouble:
+            request = AppendJobOutput(job_id=self._job_id, chunks=[chunk])
+            self._sent.append(self._calls.call_soon(request, JobOutputAppended))
+
+    def _taken(self) -> OutputChunk:
+        index = struct.pack(f"<{len(self._words)}I", *self._words)
+        chunk = OutputChunk(first=self._first, index=index, data=bytes(self._data))
+        self._first += len(self._words)
+        self._words, self._data = [], bytearray()
+        return chunk
+
+    async def _settle(self, most: int) -> None:
+        """Wait until no more than `most` chunks are unanswered. Raises: LinkLost."""
+        while len(self._sent) > most:
+            pending = self._sent[0]
+            await pending.done.wait()
+            if not self._sent or self._sent[0] is not pending:
+                continue  # another task has seen to it
+            self._sent.popleft()
+            try:
+                pending.result()
+            except LinkLost:
+                raise
+            except PeenError as refused:
+                # Chunks behind a gap are refused as well: the first reason is the one that counts.
+                self.trouble = self.trouble or f"its output was stored in part only: {refused}"
