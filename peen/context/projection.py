@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
+from peen.wire.worker import HistoryMessage, ImageRef, MessageRecord, ToolCallRecord
 
 
 class Conversation:
@@ -21,6 +21,12 @@ class Conversation:
     def __init__(self) -> None:
         self._messages: list[MessageRecord] = []
         self._call_ids: set[str] = set()
+        self._images: dict[str, ImageRef] = {}
+
+    @property
+    def images(self) -> Collection[ImageRef]:
+        """The images of all messages, each once."""
+        return self._images.values()
 
     @property
     def call_ids(self) -> Collection[str]:
@@ -55,6 +61,8 @@ class Conversation:
         """Append one message that is complete by itself (no calls, no result)."""
         if message.role == "system" or not _is_blank(message):
             self._messages.append(message)
+            for image in message.images:
+                self._images[image.sha256] = image
 
     def add_exchange(self, reply: MessageRecord, results: Sequence[MessageRecord]) -> None:
         """Append an assistant message with the results of its calls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,22 +12,36 @@ import structlog
 import trio
 from msgspec import Raw
 
+from peen.context.pictures import describe
 from peen.context.projection import Conversation
 from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
+from peen.execution.pictures import Pictures
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
+from peen.model.images import refused_images
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import NOTHING, MessageRecord, ModelCallRecord, ProviderReasoning, WorkerSettings
+from peen.wire.worker import (
+    NOTHING,
+    ImageRef,
+    MessageRecord,
+    ModelCallRecord,
+    ProviderReasoning,
+    RefusedImage,
+    WorkerSettings,
+)
 
 log = structlog.get_logger(__name__)
 
 _encode: Final = msgspec.json.encode
+
+MAX_REASON: Final = 300
+"""Characters of why an image was refused, as the note in its place says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +67,12 @@ class Asker:
         blocks: Blocks,
         steps: Steps,
         sent: SentRequests,
+        pictures: Pictures,
         entropy: Entropy,
     ) -> None:
         self._setup, self._conversation, self._blocks = setup, conversation, blocks
         self._steps, self._sent, self._entropy = steps, sent, entropy
+        self._pictures = pictures
         self._fold = Fold("")  # of the latest attempt
 
     async def answer(self, turn_round: int) -> Done[ModelOutput]:
@@ -72,6 +89,7 @@ class Asker:
             tools=self._setup.tools,
             max_output_tokens=self._setup.settings.output_reserve_tokens,
             reasoning_effort=self._setup.reasoning_effort,
+            images=await self._pictures.of(self._conversation.images),
         )
         streaming = Streaming(self._blocks, self._steps.emit)
         done: Done[ModelOutput] | None = None
@@ -124,8 +142,9 @@ class Asker:
         delay_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
         if delay_ms is None:
             last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
-            output = ModelOutput(error_kind=error.kind, error=str(last))
-            return Done(output=output, calls=audits, failed=True)
+            refused = _refused(error, self._conversation)
+            output = ModelOutput(error_kind=error.kind, error=f"{last}{_about(refused)}")
+            return Done(output=output, calls=audits, failed=True, refused_images=[said for _, said in refused])
         log.info("model call failed, trying again", kind=error.kind, attempt=attempt, delay_ms=delay_ms)
         retry: dict[str, object] = {
             "attempt": attempt,
@@ -183,6 +202,27 @@ class Asker:
             started_at_ms=began_ms,
             completed_at_ms=self._entropy.now_ms(),
         )
+
+
+def _refused(error: ModelError, conversation: Conversation) -> list[tuple[ImageRef, RefusedImage]]:
+    """Images that the provider does not take, each with what is recorded of it."""
+    if not conversation.images:
+        return []
+    reason = _cut(str(error))
+    found = refused_images(error, conversation.messages)
+    return [(image, RefusedImage(sha256=image.sha256, reason=reason)) for image in found]
+
+
+def _about(refused: Sequence[tuple[ImageRef, RefusedImage]]) -> str:
+    """What that means for the turns that follow."""
+    if not refused:
+        return ""
+    names = ", ".join(f"{image.sha256[:12]} ({describe(image)})" for image, _ in refused)
+    return f" (refused image {names}: a note stands in its place from now on)"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}…"
 
 
 def reply_message(output: ModelOutput, model: str) -> MessageRecord:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 import trio
 
+from peen.context.pictures import shown_image
 from peen.context.projection import Conversation
 from peen.execution import decide
 from peen.execution.ask import reply_message
 from peen.execution.blocks import Blocks, event
-from peen.execution.decide import Dispatch, Finish, ModelOutput, ToolOutput
-from peen.execution.restore import Start
+from peen.execution.decide import Dispatch, Finish, ModelOutput, ReadImage, ToolOutput
+from peen.execution.pictures import Pictures
+from peen.execution.restore import Start, read_images
 from peen.execution.steps import NOTHING, Done, Next, Step, Steps
 from peen.wire.worker import EventRecord, MessageRecord, Terminal, ToolCallRecord
 
@@ -42,6 +44,7 @@ class _Batch:
         self.calls, self.lanes = calls, lanes
         self.waiting: Iterator[int] = iter(range(len(calls)))
         self.results: dict[int, MessageRecord] = {}
+        self.outputs: dict[int, ToolOutput] = {}
         self.follows: dict[int, int | None] = {}
 
 
@@ -56,12 +59,14 @@ class AgentLoop:
         blocks: Blocks,
         ask: Callable[[int], Awaitable[Done[ModelOutput]]],
         tools: ToolRunner,
+        pictures: Pictures,
         model: str,
         round_limit: int,
         parallelism: int,
     ) -> None:
         self._steps, self._conversation, self._blocks = steps, conversation, blocks
         self._ask, self._tools, self._model = ask, tools, model
+        self._pictures = pictures
         self._round_limit, self._parallelism = round_limit, parallelism
 
     async def run(self, start: Start = BEGINNING, *, note: MessageRecord | None = None) -> Terminal:
@@ -75,7 +80,8 @@ class AgentLoop:
             await self._finish_round(first, start.answer, start.results)
             first += 1
         elif not start.is_begun:
-            await self._steps.commit(self._next_round(first))
+            await self._steps.commit(self._next_round(first, start.unshown))
+            self._add_shown(start.unshown)
         if note is not None:
             self._conversation.add(note)
         self._add_delivered()  # what had waited and came with the round that was begun here
@@ -97,9 +103,15 @@ class AgentLoop:
 
     async def _finish_round(self, turn_round: int, output: ModelOutput, saved: Mapping[int, ToolOutput]) -> None:
         """Run the calls that have no result yet; afterwards the next round has begun."""
-        results = await self._run_tools(turn_round, output.calls, saved)
+        batch = await self._run_tools(turn_round, output.calls, saved)
+        results = [batch.results[at] for at in range(len(output.calls))]
         self._conversation.add_exchange(reply_message(output, self._model), results)
+        self._add_shown(read_images(batch.outputs))
         self._add_delivered()
+
+    def _add_shown(self, images: Sequence[ReadImage]) -> None:
+        for message in _shown(images):
+            self._conversation.add(message)
 
     def _add_delivered(self) -> None:
         for message in self._steps.take_delivered():
@@ -119,17 +131,16 @@ class AgentLoop:
                 begin = [self._tool_step(turn_round, i, call) for i, call in enumerate(calls[: self._parallelism])]
                 return Next(events=[_use_event(call) for call in calls], begin=begin)
 
-    async def _run_tools(
-        self, turn_round: int, calls: list[ToolCallRecord], saved: Mapping[int, ToolOutput]
-    ) -> list[MessageRecord]:
-        """Results of all calls, in the order of the calls; each new one is committed as soon as it is there."""
+    async def _run_tools(self, turn_round: int, calls: list[ToolCallRecord], saved: Mapping[int, ToolOutput]) -> _Batch:
+        """Results of all calls; each new one is committed as soon as it is there."""
         batch = _Batch(calls, lanes=self._parallelism)
         batch.results |= {index: result_message(calls[index], output) for index, output in saved.items()}
+        batch.outputs |= saved
         batch.waiting = (index for index in range(len(calls)) if index not in saved)
         async with trio.open_nursery() as nursery:
             for first in itertools.islice(batch.waiting, batch.lanes):
                 nursery.start_soon(self._lane, turn_round, batch, first)
-        return [batch.results[i] for i in range(len(calls))]
+        return batch
 
     async def _lane(self, turn_round: int, batch: _Batch, first: int) -> None:
         index: int | None = first
@@ -141,11 +152,13 @@ class AgentLoop:
 
     def _after_tool(self, turn_round: int, batch: _Batch, index: int, done: Done[ToolOutput]) -> Next:
         """The commit that ends a call begins the next one of its lane or, after the last call, the next round."""
-        batch.results[index] = done.messages[0]
+        batch.results[index], batch.outputs[index] = done.messages[0], done.output
         batch.follows[index] = upcoming = next(batch.waiting, None)
         if upcoming is not None:
             return Next(begin=(self._tool_step(turn_round, upcoming, batch.calls[upcoming]),))
-        return self._next_round(turn_round + 1) if len(batch.results) == len(batch.calls) else NOTHING
+        if len(batch.results) < len(batch.calls):
+            return NOTHING
+        return self._next_round(turn_round + 1, read_images(batch.outputs))
 
     async def _call_tool(self, call: ToolCallRecord) -> Done[ToolOutput]:
         output = await self._tools.call(call)
@@ -154,11 +167,13 @@ class AgentLoop:
             "callId": call.id, "name": call.name, "content": output.content, "isError": output.is_error
         }  # fmt: skip
         shown = self._blocks.tool_result(call.id, output.content, is_error=output.is_error)
-        return Done(output=output, messages=[message], events=[*shown, event("tool.result", result)])
+        blobs = [] if output.image is None else [self._pictures.blob(output.image.image)]
+        return Done(output=output, messages=[message], events=[*shown, event("tool.result", result)], blobs=blobs)
 
-    def _next_round(self, turn_round: int) -> Next:
+    def _next_round(self, turn_round: int, images: Sequence[ReadImage] = ()) -> Next:
+        """Begin a round; `images` were read in the one before."""
         prepared = Step(f"r{turn_round}.prepare", "prepare", b"{}")
-        return Next(passed=((prepared, b"{}"),), begin=(self._model_step(turn_round),))
+        return Next(passed=((prepared, b"{}"),), begin=(self._model_step(turn_round),), opening=_shown(images))
 
     def _model_step(self, turn_round: int) -> Step:
         return Step(f"r{turn_round}.model", "model", _encode({"model": self._model, "round": turn_round}))
@@ -172,6 +187,10 @@ class AgentLoop:
 def result_message(call: ToolCallRecord, output: ToolOutput) -> MessageRecord:
     """The tool message of a result."""
     return MessageRecord(role="tool", content=output.content, tool_call_id=call.id, is_error=output.is_error)
+
+
+def _shown(images: Sequence[ReadImage]) -> list[MessageRecord]:
+    return [shown_image(each.path, each.image) for each in images]
 
 
 def _use_event(call: ToolCallRecord) -> EventRecord:

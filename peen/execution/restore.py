@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from peen.execution.decide import ModelOutput, ToolOutput
+from peen.execution.decide import ModelOutput, ReadImage, ToolOutput
 from peen.wire.worker import SavedStep
 
 _decode_answer: Final = msgspec.json.Decoder(ModelOutput).decode
@@ -21,13 +21,14 @@ class Start:
 
     `turn_round` is the round to work on. With `answer` its model has answered and `results` (by position of the call)
     are there already; without it, the model is asked. `is_begun` says that the round's model step was begun before, so
-    that only its claim is renewed.
+    that only its claim is renewed. `unshown` are images of the round before it that have not been shown yet.
     """
 
     turn_round: int = 0
     answer: ModelOutput | None = None
     results: dict[int, ToolOutput] = field(default_factory=dict)
     is_begun: bool = False
+    unshown: list[ReadImage] = field(default_factory=list)
 
 
 def starting_point(steps: Iterable[SavedStep]) -> Start:
@@ -56,4 +57,10 @@ def starting_point(steps: Iterable[SavedStep]) -> Start:
     done = results.get(last, {})
     if len(done) < len(answers[last].calls):
         return Start(last, answers[last], done)
-    return Start(last + 1, is_begun=last + 1 in begun)
+    is_begun = last + 1 in begun
+    return Start(last + 1, is_begun=is_begun, unshown=[] if is_begun else read_images(done))
+
+
+def read_images(results: Mapping[int, ToolOutput]) -> list[ReadImage]:
+    """What the calls of a round have read, in the order of the calls."""
+    return [image for index in sorted(results) if (image := results[index].image) is not None]

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from peen.model.images import filled, mark
 from peen.model.stream import ModelRequest
 from peen.model.strict import StrictCheck
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 KEPT: Final = 16
 """Conversations whose encoded messages are kept: a root and its children at work. The one used longest ago goes."""
@@ -30,7 +31,10 @@ class ChatBodies:
         self._tools: tuple[Sequence[ToolDefinition], bytes] = ((), b"")
 
     def body(self, request: ModelRequest, effort: str | None) -> bytes:
-        """The JSON of a streaming request. Raises: ModelError `invalid_request` as `strict_request_check` does."""
+        """The JSON of a streaming request, images in it.
+
+        Raises: ModelError `invalid_request` as `strict_request_check` does.
+        """
         encoded = self._advance(request)
         head: dict[str, Any] = {"model": request.model_id, "stream": True, "stream_options": {"include_usage": True}}
         if effort is not None:
@@ -44,7 +48,7 @@ class ChatBodies:
         if request.system:
             parts += (_encode({"role": "system", "content": request.system}), b",")
         parts += (encoded.json, b"]}")
-        return b"".join(parts)
+        return filled(b"".join(parts), request.images)
 
     def _advance(self, request: ModelRequest) -> _Encoded:
         """What is encoded of this conversation, brought up to its newest message."""
@@ -94,7 +98,15 @@ def _message(message: MessageRecord) -> bytes:
     if message.role == "assistant" and message.tool_calls:
         calls = [_call(call) for call in message.tool_calls]
         return _encode({"role": "assistant", "content": message.content or None, "tool_calls": calls})
+    if message.images:
+        parts = [_encode({"type": "text", "text": message.content}), *map(_image, message.images)]
+        return b'{"role":"%b","content":[%b]}' % (message.role.encode(), b",".join(parts))
     return _encode({"role": message.role, "content": message.content})
+
+
+def _image(image: ImageRef) -> bytes:
+    url = b"data:%b;base64,%b" % (image.media_type.encode(), mark(image))
+    return b'{"type":"image_url","image_url":{"url":"%b"}}' % url
 
 
 def _call(call: ToolCallRecord) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from peen.model.chatreader import ChatReader
 from peen.model.chatstream import ChatTranslator
 from peen.model.chatwire import Chunk, decode_chunk, decode_models
 from peen.model.effort import fit, openai_levels
+from peen.model.images import named
 from peen.model.openaimodels import by_preference
 from peen.model.refusal import status_error, unexpected_page
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
@@ -102,7 +103,7 @@ class OpenAiUpstream:
         body = self._bodies.body(request, self._effort(request))
         async with self._transport.send("POST", self._chat_url, self._headers, body) as reply:
             if reply.status != 200:
-                raise await self._status_error(reply)
+                raise named(await self._status_error(reply), body)
             content_type = reply.headers.get("content-type", "").lower()
             if "json" in content_type:
                 yield _Answer(await self._whole_answer(reply, request))

@@ -12,6 +12,7 @@ from peen.session.acceptance import StoredSettings
 from peen.session.state import RunningTurn
 from peen.session.writes import NextTurn
 from peen.store.admissions import AdmissionRow
+from peen.store.images import decode_refs
 from peen.store.inbox import InboxRow
 from peen.wire.client import MessageSend
 from peen.wire.worker import ResumeTurn, RunTurn
@@ -49,6 +50,7 @@ def order_of(turn: RunningTurn) -> RunTurn | ResumeTurn:
         turn_id=turn.turn_id,
         request_id=turn.request_id,
         message=message.message,
+        images=turn.images,
         model=message.model,
         reasoning_effort=message.reasoning_effort,
         system_prompt=message.system_prompt,
@@ -66,7 +68,7 @@ def turn_of(row: InboxRow, turn_id: str, session_id: str) -> RunningTurn:
         reasoning_effort=settings.reasoning_effort,
         system_prompt=settings.system_prompt,
     )
-    return RunningTurn(turn_id, str(UUID(bytes=row.request_id)), message)
+    return RunningTurn(turn_id, str(UUID(bytes=row.request_id)), message, images=decode_refs(row.images))
 
 
 def following_turn(following: NextTurn, source: MessageSend) -> RunningTurn:
@@ -82,4 +84,5 @@ def following_turn(following: NextTurn, source: MessageSend) -> RunningTurn:
         model=source.model,
         reasoning_effort=source.reasoning_effort,
     )
-    return RunningTurn(following.turn_id, str(UUID(bytes=row.request_id)), message)
+    request_id = str(UUID(bytes=row.request_id))
+    return RunningTurn(following.turn_id, request_id, message, images=decode_refs(row.images))

@@ -16,13 +16,14 @@ from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
 from peen.session import agentwork, writes
 from peen.session.writes import TurnEnd, Writer
-from peen.store.blobs.errors import BlobMissing
+from peen.store.blobs.errors import BlobDamaged, BlobMissing
 from peen.store.database import Change, Database
 from peen.wire.worker import (
     CommitSteps,
     Committed,
     ContinueExecution,
     EmitEvents,
+    FetchBlob,
     HistoryPage,
     OpenedTurn,
     OpenTurn,
@@ -46,6 +47,7 @@ _DECODE_HISTORY: Final = msgspec.json.Decoder(HistoryPage).decode
 _DECODE_COMMIT: Final = msgspec.json.Decoder(CommitSteps).decode
 _DECODE_RESTORE: Final = msgspec.json.Decoder(RestoreExecution).decode
 _DECODE_BLOBS: Final = msgspec.json.Decoder(SaveBlobs).decode
+_DECODE_FETCH: Final = msgspec.json.Decoder(FetchBlob).decode
 _DECODE_EMIT: Final = msgspec.json.Decoder(EmitEvents).decode
 _DECODE_RENEW: Final = msgspec.json.Decoder(RenewLeases).decode
 _DECODE_READ: Final = msgspec.json.Decoder(ReadExecution).decode
@@ -99,6 +101,8 @@ class WorkerCalls:
                         writes.renew, writer=self._writer, request=_DECODE_RENEW(payload), clock_ms=self._clock_ms()
                     )
                     self._submit(renewing, reply, answer=_same)
+                case "blobs.fetch":
+                    reply(encode(writes.fetch_blob(self._database.reader, self._writer, _DECODE_FETCH(payload))))
                 case "history.page":
                     reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
                 case "execution.read":
@@ -121,7 +125,7 @@ class WorkerCalls:
                     self._submit(admitting, reply, answer=_same)
                 case _:
                     reply(_error(ValidationFailed(f"unknown method {method}")))
-        except NotFound as missing:
+        except (NotFound, BlobMissing, BlobDamaged) as missing:
             reply(_error(missing))
         except (msgspec.MsgspecError, ValueError) as malformed:
             reply(_error(ValidationFailed(f"{method}: {malformed}")))

@@ -14,7 +14,7 @@ from peen.errors import StaleClaim
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
-from peen.store import audit, executions, feed, generations, inbox, leases, messages, sessions, snapshots, turns
+from peen.store import audit, executions, feed, generations, images, inbox, leases, messages, sessions, snapshots, turns
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
@@ -24,7 +24,9 @@ from peen.store.inbox import InboxRow
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
+    MAX_PIECE_BYTES,
     NOTHING,
+    BlobPiece,
     BlobsSaved,
     Claim,
     CommitSteps,
@@ -33,12 +35,14 @@ from peen.wire.worker import (
     EmitEvents,
     Emitted,
     EventRecord,
+    FetchBlob,
     HistoryPage,
     HistoryRows,
     LeasesRenewed,
     MessageRecord,
     OpenedTurn,
     OpenTurn,
+    RefusedImage,
     RenewLeases,
     RestoredExecution,
     RestoreExecution,
@@ -130,6 +134,7 @@ def open_turn(
     history, has_more = messages.history(
         tx, no, after=known, up_to=session.message_sequence, max_bytes=MAX_HISTORY_PAGE_BYTES
     )
+    images.check_stored(tx, no, [ref for message in request.messages for ref in message.images])
     last = messages.append(tx, no, request.messages, turn_no=turn_no, at_ms=at_ms)
     if waiting.state == "deferred":
         _announce_delivery(tx, waiting, at_ms=at_ms, generation_no=writer.generation_no)
@@ -140,7 +145,7 @@ def open_turn(
     return OpenedTurn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
         message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
-        has_more=has_more,
+        has_more=has_more, refused_images=images.refused(tx, no),
     )  # fmt: skip
 
 
@@ -172,6 +177,7 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
         next_block=feed.next_block(tx, found.turn_no),
         seen=seen,
         steps=steps,
+        refused_images=images.refused(tx, writer.session_no),
     )
 
 
@@ -268,9 +274,25 @@ def commit_steps(
         audit.add_call(
             tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call
         )
+    for refused in request.refused_images:
+        _note_refusal(tx, writer, execution, refused, sequence, at_ms=at_ms)
     if stopped:
         return Committed(message_sequence=sequence, stopped=True), None
     return _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms)
+
+
+def _note_refusal(
+    tx: Tx, writer: Writer, execution: ExecutionRow, refused: RefusedImage, sequence: int, *, at_ms: int
+) -> None:
+    images.refuse(tx, writer.session_no, refused, up_to_sequence=sequence, turn_no=execution.turn_no, at_ms=at_ms)
+    data: dict[str, object] = {"sha256": refused.sha256, "reason": refused.reason}
+    executions.add_event(tx, execution.no, "execution.imageRefused", data, at_ms=at_ms)
+
+
+def fetch_blob(db: Reader, writer: Writer, request: FetchBlob) -> BlobPiece:
+    """A piece of a blob that this session may read. Raises: BlobMissing, BlobDamaged."""
+    whole = writer.blobs.fetch(db, writer.session_no, request.digest)
+    return BlobPiece(data=whole[request.offset : request.offset + MAX_PIECE_BYTES], size_bytes=len(whole))
 
 
 def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:
@@ -313,6 +335,9 @@ def _follow(
         assert request.continuation is not None
         claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
     _begin(tx, writer, execution, claims, passed, at_ms=at_ms, clock_ms=clock_ms)
+    if request.opening:
+        images.check_stored(tx, writer.session_no, [ref for message in request.opening for ref in message.images])
+        sequence = messages.append(tx, writer.session_no, request.opening, turn_no=execution.turn_no, at_ms=at_ms)
     begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
     delivered: list[MessageRecord] = []
     if begins_round and inbox.anything_waits(tx, writer.session_no, execution.turn_no):
@@ -370,7 +395,9 @@ def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> tuple[list
     )
     waiting = inbox.queued(tx, writer.session_no, turn.id)
     delivered = [] if told is None else [told]
-    delivered += [MessageRecord(role="user", content=row.content) for row in waiting]
+    delivered += [
+        MessageRecord(role="user", content=row.content, images=images.decode_refs(row.images)) for row in waiting
+    ]
     last = messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
     for row in waiting:
         inbox.settle(tx, row.no, state="delivered", turn_no=turn.no)

@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from peen.duration import format_duration_ms
-from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolOutcome, ToolResult
+from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImage, ToolOutcome, ToolResult, WithImage
 from peen.tool.bounds import fit_head, json_bytes
 from peen.tool.command import RunCommand
 from peen.tool.continue_execution import ContinueExecution
@@ -66,8 +66,12 @@ class Tools:
         """Carry out one call. Nothing but cancellation is raised: every failure is a result that says so."""
         context = dataclasses.replace(context, ledger=context.ledger.for_call())
         is_error = False
+        image: ToolImage | None = None
         try:
-            content = _encoded(await self._run(name, bytes(arguments), context), context)
+            outcome = await self._run(name, bytes(arguments), context)
+            if isinstance(outcome, WithImage):
+                image = outcome.image
+            content = _encoded(outcome.result if isinstance(outcome, WithImage) else outcome, context)
         except ToolError as exc:
             content, is_error = str(exc), True
         except Exception:
@@ -76,9 +80,9 @@ class Tools:
             content, is_error = _UNKNOWN_OUTCOME.format(name=name), True
         if is_error:
             content = fit_head(content or "tool failed", context.max_result_bytes)
-        return ToolOutcome(content=content, is_error=is_error, ledger=context.ledger.delta())
+        return ToolOutcome(content=content, is_error=is_error, ledger=context.ledger.delta(), image=image)
 
-    async def _run(self, name: str, arguments: bytes, context: ToolContext) -> ToolResult:
+    async def _run(self, name: str, arguments: bytes, context: ToolContext) -> ToolResult | WithImage:
         entry = self._entries.get(name)
         if entry is None:
             raise ToolError("not found", self._unknown(name))

@@ -18,6 +18,7 @@ from peen.execution.ask import Asker, ModelSetup
 from peen.execution.blocks import Blocks
 from peen.execution.decide import failure
 from peen.execution.loop import AgentLoop
+from peen.execution.pictures import Pictures
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Next, Steps
 from peen.model.stream import ModelInfo, Upstream
@@ -100,12 +101,14 @@ class TurnActor:
             reasoning_effort=scene.reasoning_effort,
         )
         blocks = Blocks(scene.first_block)
+        pictures = Pictures(self._shop.journal)
         asker = Asker(
             setup,
             conversation=scene.conversation,
             blocks=blocks,
             steps=steps,
             sent=SentRequests(self._shop.known_blobs),
+            pictures=pictures,
             entropy=self._shop.entropy,
         )
         loop = AgentLoop(
@@ -113,7 +116,8 @@ class TurnActor:
             conversation=scene.conversation,
             blocks=blocks,
             ask=asker.answer,
-            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), self._caller),
+            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), pictures, self._caller),
+            pictures=pictures,
             model=model.name,
             round_limit=scene.round_limit,
             parallelism=scene.parallelism,
@@ -137,6 +141,7 @@ class TurnActor:
             environment=shop.command_environment,
             locks=shop.locks,
             entropy=shop.entropy,
+            image_input=model.image_input,
             prompt_budget_tokens=prompt_budget(window, shop.settings.output_reserve_tokens),
         )
 

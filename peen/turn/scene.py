@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from peen import __version__
+from peen.context.pictures import with_notes
 from peen.context.projection import Conversation
 from peen.execution.blocks import event
 from peen.execution.decide import ToolOutput
@@ -80,7 +81,7 @@ def admission(command: RunTurn, shop: Workshop, model: ModelInfo, holder: str) -
         round_limit=shop.settings.max_tool_rounds,
         tool_parallelism=shop.settings.max_concurrent_tools,
         request_settings=Raw(_encode(request_settings)),
-        messages=[MessageRecord(role="user", content=command.message)],
+        messages=[MessageRecord(role="user", content=command.message, images=command.images)],
         events=[event("turn.started", started)],
         known_sequence=shop.transcript.known_sequence,
     )
@@ -90,7 +91,7 @@ async def opened_scene(command: RunTurn, shop: Workshop, request: OpenTurn, open
     """A new turn behind the whole history of its session."""
     await shop.transcript.catch_up(opened, shop.journal)
     conversation = Conversation()
-    conversation.add_history(shop.transcript.messages)
+    conversation.add_history(with_notes(shop.transcript.messages, opened.refused_images))
     for message in [*request.messages, *opened.opening]:
         conversation.add(message)
     return Scene(
@@ -106,7 +107,7 @@ async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
     """A resumed turn as it stood: its own context and no turn that ran in between, what was done, what it had read."""
     await shop.transcript.reach(restored.message_sequence, shop.journal)
     start = starting_point(restored.steps)
-    messages = shop.transcript.messages
+    messages = with_notes(shop.transcript.messages, restored.refused_images)
     conversation = Conversation()
     conversation.add_history(row for row in messages if row.sequence <= restored.history_sequence)
     own = [row for row in messages if row.turn == restored.turn]

@@ -11,13 +11,15 @@ import msgspec
 from msgspec import Raw
 
 from peen.entropy import Entropy
-from peen.execution.decide import ToolOutput
+from peen.execution.decide import ReadImage, ToolOutput
 from peen.execution.journal import Journal
+from peen.execution.pictures import Pictures
 from peen.model.registry import Models
 from peen.tool.base import ToolContext
 from peen.tool.locks import FileLocks
 from peen.tool.registry import Tools
 from peen.turn.retained import Caller, WorkCalls
+from peen.wire.client import SentImage
 from peen.wire.worker import HistoryMessage, HistoryPage, OpenedTurn, ToolCallRecord, WorkerSettings
 
 
@@ -70,8 +72,8 @@ class Workshop:
 class AgentTools:
     """The tools as one agent has them: its directory, its ledger, its say about paused work."""
 
-    def __init__(self, tools: Tools, context: ToolContext, caller: Caller | None = None) -> None:
-        self._tools, self._context, self._caller = tools, context, caller
+    def __init__(self, tools: Tools, context: ToolContext, pictures: Pictures, caller: Caller | None = None) -> None:
+        self._tools, self._context, self._pictures, self._caller = tools, context, pictures, caller
 
     def is_repeatable(self, name: str) -> bool:
         return self._tools.is_repeatable(name)
@@ -81,6 +83,14 @@ class AgentTools:
         if self._caller is not None:
             context = dataclasses.replace(context, work=self._caller.work(call.id))
         outcome = await self._tools.call(call.name, call.arguments, context)
+        read = None
+        if outcome.image is not None:
+            image = SentImage.of(outcome.image.data)
+            self._pictures.keep(image.ref, image.data)
+            read = ReadImage(path=outcome.image.path, image=image.ref)
         return ToolOutput(
-            content=outcome.content, is_error=outcome.is_error, seen=Raw(msgspec.json.encode(outcome.ledger))
+            content=outcome.content,
+            is_error=outcome.is_error,
+            seen=Raw(msgspec.json.encode(outcome.ledger)),
+            image=read,
         )

@@ -16,6 +16,8 @@ from peen.wire.price import Price
 
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
+MAX_PIECE_BYTES: Final = 4 * 1024 * 1024
+"""Of a blob that is fetched: so much stands in one frame, in base64."""
 MAX_LAUNCH_BYTES: Final = 64 * 1024
 PROTOCOL_VERSION: Final = 1
 
@@ -130,6 +132,7 @@ class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
     max_diff_bytes: int = 65_536
     max_remove_entries: int = 20_000
     max_command_output_bytes: int = 65_536
+    max_image_bytes: int = 5_242_880
     provider_idle_timeout_ms: int = 120_000
     provider_retry_max_delay_ms: int = 60_000
 
@@ -167,11 +170,19 @@ class ProviderReasoning(Struct, frozen=True, kw_only=True):
     items: list[Raw]
 
 
+class ImageRef(WorkerStruct, frozen=True, kw_only=True):
+    """An image without its bytes, which are the blob with the hash `sha256` (hex)."""
+
+    media_type: str
+    size_bytes: int
+    sha256: str
+
+
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     """One row of the transcript, in the order the model receives it.
 
     `provider_reasoning` is what the provider wants to see again: `{upstream, model, items}`, where only the adapter
-    of that upstream knows what the items mean.
+    of that upstream knows what the items mean. The model sees `images` behind the text.
     """
 
     role: Literal["user", "assistant", "tool", "system"]
@@ -184,6 +195,7 @@ class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     injected: bool = False
     injected_kind: str | None = None
     provider_reasoning: Raw = NOTHING
+    images: list[ImageRef] = []
 
 
 class EventRecord(WorkerStruct, frozen=True, kw_only=True):
@@ -293,6 +305,14 @@ class HistoryMessage(WorkerStruct, frozen=True, kw_only=True):
     message: MessageRecord
 
 
+class RefusedImage(WorkerStruct, frozen=True, kw_only=True):
+    """A provider refused this image: in the messages up to `up_to_sequence` a note stands in its place."""
+
+    sha256: str
+    reason: str
+    up_to_sequence: int = 0
+
+
 class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     """`history` is the transcript before this turn, after `known_sequence` and up to `history_sequence`.
 
@@ -307,6 +327,7 @@ class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     opening: list[MessageRecord] = []
     history: list[HistoryMessage]
     has_more: bool = False
+    refused_images: list[RefusedImage] = []
 
 
 class SavedStep(WorkerStruct, frozen=True, kw_only=True):
@@ -343,6 +364,7 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
     next_block: int
     seen: list[Raw] = []
     steps: list[SavedStep]
+    refused_images: list[RefusedImage] = []
 
 
 class HistoryPage(WorkerStruct, frozen=True, kw_only=True):
@@ -365,9 +387,11 @@ class Continuation(WorkerStruct, frozen=True, kw_only=True):
 class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     """One transaction: what ended, what it wrote, what begins at once, and perhaps the end of the turn.
 
-    Carried out in this order: completions, messages, events, calls, claims, `passed`, terminal. `passed` completes
-    claims of this same commit: phases that had nothing to do. `blobs` are parts of the saved values that stand in
-    `calls`; what they name beside these must have been stored for this session before.
+    Carried out in this order: completions, messages, events, calls, claims, `passed`, `opening`, terminal. `passed`
+    completes claims of this same commit: phases that had nothing to do. `opening` are messages of the round that
+    begins: where a Stop came first, they are left out with it. `blobs` are parts of the saved values that stand in
+    `calls`, and images; what is named beside these must have been stored for this session before. `refused_images`
+    are what the provider has refused in the request of this step.
     """
 
     execution_id: str
@@ -378,9 +402,11 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     calls: list[ModelCallRecord] = []
     claims: list[Claim] = []
     passed: list[Completion] = []
+    opening: list[MessageRecord] = []
     terminal: Terminal | None = None
     continuation: Continuation | None = None
     blobs: list[NewBlob] = []
+    refused_images: list[RefusedImage] = []
 
 
 class Committed(WorkerStruct, frozen=True, kw_only=True):
@@ -407,6 +433,20 @@ class SaveBlobs(WorkerStruct, frozen=True, kw_only=True):
 
 class BlobsSaved(WorkerStruct, frozen=True, kw_only=True):
     pass
+
+
+class FetchBlob(WorkerStruct, frozen=True, kw_only=True):
+    """The bytes of a blob of the session, from `offset` on. Images are read so; what a value names comes with it."""
+
+    digest: bytes
+    offset: int = 0
+
+
+class BlobPiece(WorkerStruct, frozen=True, kw_only=True):
+    """At most `MAX_PIECE_BYTES` of a blob that has `size_bytes`."""
+
+    data: bytes
+    size_bytes: int
 
 
 class EmitEvents(WorkerStruct, frozen=True, kw_only=True):
@@ -500,6 +540,7 @@ class RunTurn(WorkerStruct, frozen=True, kw_only=True):
     turn_id: str
     request_id: str
     message: str
+    images: list[ImageRef] = []
     model: str | None = None
     reasoning_effort: str | None = None
     system_prompt: SystemPrompt | None = None
@@ -537,6 +578,7 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "execution.restore": (RestoreExecution, RestoredExecution),
     "history.page": (HistoryPage, HistoryRows),
     "blobs.save": (SaveBlobs, BlobsSaved),
+    "blobs.fetch": (FetchBlob, BlobPiece),
     "steps.commit": (CommitSteps, Committed),
     "events.emit": (EmitEvents, Emitted),
     "leases.renew": (RenewLeases, LeasesRenewed),

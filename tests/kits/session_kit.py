@@ -274,10 +274,12 @@ class House:
         self.workers = PlayedWorkers(self)
         household = Household(
             database=db,
+            blobs=homes[0].blobs,
             pump=self.pump,
             workers=self.workers,
             entropy=self.entropy,
             check_model=_check_model,
+            takes_images=lambda name: not name.endswith("/text-only"),
             default_model=MODEL,
             queue_capacity=queue_capacity,
             turn_limit=trio.CapacityLimiter(turn_limit),

@@ -25,14 +25,23 @@ from world_kit import (
 from peen.errors import SessionBusy, SessionNotFound
 from peen.session import writes
 from peen.session.acceptance import accept
-from peen.store import admissions, audit, deletion, executions, feed, messages, notices, sessions, turns
+from peen.store import admissions, audit, deletion, executions, feed, images, messages, notices, sessions, turns
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob, hash_of
 from peen.store.database import Database, Tx
 from peen.store.direct import MemoryFile
 from peen.store.feed import NewEvent
 from peen.testing.faults import Faults, SimulatedCrash
-from peen.wire.worker import Claim, CommitSteps, EventRecord, MessageRecord, ModelCallRecord, OpenedTurn, Terminal
+from peen.wire.worker import (
+    Claim,
+    CommitSteps,
+    EventRecord,
+    MessageRecord,
+    ModelCallRecord,
+    OpenedTurn,
+    RefusedImage,
+    Terminal,
+)
 
 BLOBS = {"blob", "blobhash", "blob_use"}
 SHARED = {"snapshot", "sqlite_sequence", "blob_dictionary"}
@@ -77,6 +86,8 @@ def _note_and_keep(tx: Tx, blobs: Blobs, home: Home, turn_no: int, frame: int) -
         at_ms=AT_MS,
     )  # fmt: skip
     notices.mark_delivered(tx, home.no, [noted], at_ms=AT_MS, opening_turn_no=turn_no)
+    refused = RefusedImage(sha256=hash_of(b"%d" % frame).hex(), reason="too large")
+    images.refuse(tx, home.no, refused, up_to_sequence=1, turn_no=turn_no, at_ms=AT_MS)
     kept = [b"%d" % frame * 600, b"shared" * 100]
     blobs.save(tx, home.no, [Blob(hash_of(data), data) for data in kept])
 

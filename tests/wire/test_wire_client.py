@@ -81,7 +81,6 @@ def test_timestamp_and_triggered_by_may_be_left_out_and_bytes_are_read_like_text
             "data.systemPrompt.content: must not be empty",
         ),
         (frame({"message": "x", "to": ID}), "data.to: messages to a child agent are not part of this release"),
-        (frame({"message": "x", "images": []}), "data.images: images are not part of this release"),
         (frame({"message": "x", "system": True}), "data.system: the system session is not part of this release"),
         (frame(id=ID.upper()), "id: must be a version 4 UUID in lower case with dashes"),
         (frame(id="absent"), "id: is required"),
