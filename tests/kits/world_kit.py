@@ -28,7 +28,7 @@ from peen.store.opening import open_direct
 from peen.store.turns import by_id
 from peen.testing.faults import Faults
 from peen.wire.client import MessageSend, SentImage, content_digest
-from peen.wire.worker import EventRecord, HistoryMessage, MessageRecord, OpenedTurn, OpenTurn, ToolCallRecord
+from peen.wire.worker import EventRecord, HistoryMessage, ImageRef, MessageRecord, OpenedTurn, OpenTurn, ToolCallRecord
 
 MODEL: Final = "scripted/script"
 HOLDER: Final = "00" * 15 + "01"
@@ -144,12 +144,19 @@ async def accept_message(
     return str(uuid(3000 + frame))
 
 
-def open_request(turn_id: str, text: str = "hello", *, holder: str = HOLDER, known_sequence: int = 0) -> OpenTurn:
+def open_request(
+    turn_id: str,
+    text: str = "hello",
+    *,
+    holder: str = HOLDER,
+    known_sequence: int = 0,
+    images: Sequence[ImageRef] = (),
+) -> OpenTurn:
     """The admission of a turn, as a worker would ask for it."""
     return OpenTurn(
         turn_id=turn_id, holder=holder, model=MODEL, prompt="You are an agent.", context_manifest=Raw(b"{}"),
         context_content="context", context_hash="ab" * 32, tools=Raw(b"[]"), round_limit=8, tool_parallelism=4,
-        request_settings=Raw(b"{}"), messages=[MessageRecord(role="user", content=text)],
+        request_settings=Raw(b"{}"), messages=[MessageRecord(role="user", content=text, images=list(images))],
         events=[EventRecord(type="turn.started", data=Raw(b"{}"))], known_sequence=known_sequence,
     )  # fmt: skip
 
