@@ -122,7 +122,7 @@ async def test_the_saved_request_names_images_and_does_not_hold_them() -> None:
 async def test_an_image_that_was_damaged_fails_the_turn_and_is_not_sent() -> None:
     async with engine(says("never")) as own:
 
-        async def other(_digest: bytes) -> bytes:
+        async def other(digest: bytes) -> bytes:
             await trio.lowlevel.checkpoint()
             return OTHER_PNG
 
