@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from peen.context.pictures import shown_image
 from peen.errors import ModelError
 from peen.model import demo
 from peen.model.fold import Answer, Fold
@@ -10,7 +11,7 @@ from peen.model.script import Call
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest, TextDelta
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord
+from peen.wire.worker import ImageRef, MessageRecord
 
 TOOLS = (ToolDefinition(name="readFile", description="", parameters=msgspec.Raw(b"{}")),)
 
@@ -254,3 +255,50 @@ async def test_the_demo_is_absent_where_it_was_not_asked_for() -> None:
     with pytest.raises(ModelError, match="upstream 'other' has no model 'demo'"):
         async with source.stream(ModelRequest(model_id="demo", system="", messages=[user("hi")])):
             pytest.fail("the stream must not open")
+
+
+# --- images
+
+PICTURE = ImageRef(media_type="image/png", size_bytes=70, sha256="ab" * 32)
+PHOTO = ImageRef(media_type="image/jpeg", size_bytes=1234, sha256="cd" * 32)
+
+
+async def test_it_says_which_images_it_was_shown() -> None:
+    asked = MessageRecord(role="user", content="What is this?", images=[PICTURE, PHOTO])
+
+    answer = await Conversation(asked).answer()
+
+    assert answer.text.startswith("I was shown 2 images: image/png (70 bytes), image/jpeg (1234 bytes).")
+
+
+async def test_it_obeys_a_command_and_says_which_image_came_with_it() -> None:
+    talk = Conversation(MessageRecord(role="user", content="list", images=[PICTURE]))
+    await talk.answer()
+    talk.results({"entries": [], "truncated": False})
+
+    answer = await talk.answer()
+
+    assert "no entries" in answer.text
+    assert "I was shown an image: image/png (70 bytes)." in answer.text
+
+
+async def test_it_reports_an_image_that_it_has_read() -> None:
+    talk = Conversation(user("read a.jpg"))
+    await talk.answer()
+    talk.results({"path": "/a.jpg", "mediaType": "image/jpeg", "sizeBytes": 1234, "sha256": "x", "note": "follows"})
+    talk.messages.append(shown_image("/a.jpg", PHOTO))
+
+    answer = await talk.answer()
+
+    assert "readFile `a.jpg`: image/jpeg, 1234 bytes" in answer.text
+    assert "I was shown an image: image/jpeg (1234 bytes)." in answer.text
+
+
+async def test_images_of_earlier_messages_are_not_spoken_of_again() -> None:
+    talk = Conversation(MessageRecord(role="user", content="What is this?", images=[PICTURE]))
+    await talk.answer()
+    talk.messages.append(user("And now?"))
+
+    answer = await talk.answer()
+
+    assert "image" not in answer.text
