@@ -327,7 +327,8 @@ class SessionActor:
 
     async def _run_turn(self, turn: RunningTurn) -> None:
         """Have the worker carry out the turn; whatever goes wrong, the turn has ended when this returns."""
-        request = order_of(turn)
+        model = turn.message.model or self._house.default_model
+        request = order_of(turn, image_input=self._house.takes_images(model))
         try:
             async with self._house.turn_limit:
                 if self._stop is not None:

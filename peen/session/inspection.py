@@ -16,9 +16,10 @@ from peen.store import executions, inbox, keys
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionDetails, StepRow
+from peen.store.images import decode_refs
 from peen.store.sessions import SessionRow
 from peen.wire.execution import Activity, Admission, ControlEvent, Execution, ExecutionView, WaitingMessage
-from peen.wire.rest import encode, rfc3339
+from peen.wire.rest import Image, encode, rfc3339
 
 MAX_LISTED: Final = 50
 """Paused executions that a list for an agent holds at most."""
@@ -60,7 +61,15 @@ def view(db: Reader | Tx, blobs: Blobs, session: SessionRow, row: ExecutionDetai
             for event_type, data, at_ms in executions.events(db, row.no)
         ],
         inbox=[
-            WaitingMessage(request_id=str(UUID(bytes=waiting.request_id)), message=waiting.content)
+            WaitingMessage(
+                request_id=str(UUID(bytes=waiting.request_id)),
+                message=waiting.content,
+                images=[
+                    Image(media_type=ref.media_type, size_bytes=ref.size_bytes, sha256=ref.sha256)
+                    for ref in decode_refs(waiting.images)
+                ]
+                or None,
+            )
             for waiting in inbox.queued(db, session.no, row.turn_id)
         ],
     )
@@ -130,9 +139,7 @@ def _cut(whole: ExecutionView, *, uncertain: int, other: int) -> ExecutionView:
             activity, input=_beginning(activity.input, most), output=_beginning(activity.output, most)
         )
 
-    waiting = [
-        WaitingMessage(request_id=each.request_id, message=_shortened(each.message, uncertain)) for each in whole.inbox
-    ]
+    waiting = [msgspec.structs.replace(each, message=_shortened(each.message, uncertain)) for each in whole.inbox]
     return msgspec.structs.replace(whole, activities=[cut(each) for each in whole.activities], inbox=waiting)
 
 

@@ -41,16 +41,17 @@ def admitted(row: AdmissionRow) -> ResumeRequest:
     )
 
 
-def order_of(turn: RunningTurn) -> RunTurn | ResumeTurn:
-    """What the worker is told to do."""
+def order_of(turn: RunningTurn, *, image_input: bool = True) -> RunTurn | ResumeTurn:
+    """What the worker is told to do. `image_input` says whether the turn's model can be shown images."""
     if turn.execution_id is not None:
-        return ResumeTurn(turn_id=turn.turn_id, execution_id=turn.execution_id)
+        return ResumeTurn(turn_id=turn.turn_id, execution_id=turn.execution_id, image_input=image_input)
     message = turn.message
     return RunTurn(
         turn_id=turn.turn_id,
         request_id=turn.request_id,
         message=message.message,
         images=turn.images,
+        image_input=image_input,
         model=message.model,
         reasoning_effort=message.reasoning_effort,
         system_prompt=message.system_prompt,

@@ -141,7 +141,7 @@ class TurnActor:
             environment=shop.command_environment,
             locks=shop.locks,
             entropy=shop.entropy,
-            image_input=model.image_input,
+            image_input=model.image_input and self._command.image_input,
             prompt_budget_tokens=prompt_budget(window, shop.settings.output_reserve_tokens),
         )
 

@@ -535,22 +535,27 @@ class SystemPrompt(WorkerStruct, frozen=True, kw_only=True):
 
 
 class RunTurn(WorkerStruct, frozen=True, kw_only=True):
-    """Start a root turn. The reply comes when the turn and all its descendants have ended."""
+    """Start a root turn. The reply comes when the turn and all its descendants have ended.
+
+    `image_input` is what the provider has published of the model, which a worker does not ask for.
+    """
 
     turn_id: str
     request_id: str
     message: str
     images: list[ImageRef] = []
+    image_input: bool = True
     model: str | None = None
     reasoning_effort: str | None = None
     system_prompt: SystemPrompt | None = None
 
 
 class ResumeTurn(WorkerStruct, frozen=True, kw_only=True):
-    """Go on with a turn whose execution was resumed."""
+    """Go on with a turn whose execution was resumed. `image_input` is as for `RunTurn`."""
 
     turn_id: str
     execution_id: str
+    image_input: bool = True
 
 
 class TurnEnded(WorkerStruct, frozen=True, kw_only=True):

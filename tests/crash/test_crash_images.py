@@ -104,6 +104,17 @@ def test_an_image_that_the_agent_reads_reaches_the_provider_and_is_stored(wire: 
         assert image(client, session, GIF) == (200, GIF)
 
 
+def test_the_largest_image_that_may_be_read_passes_the_sockets_of_the_worker() -> None:
+    large = GIF + os.urandom(ClientLimits().max_image_bytes - len(GIF))
+    with short_directory() as home, scripted_daemon(home, SCRIPT) as daemon, Client(daemon) as client:
+        (daemon.workspace_root / "a.gif").write_bytes(large)
+        session = client.open(daemon.workspace_root)
+        frames = client.ask(session, "go", model="scripted/reads")
+
+        assert end_of(frames)["text"] == f"I saw image/gif ({len(large)} bytes)."
+        assert image(client, session, large) == (200, large)
+
+
 @pytest.mark.parametrize("wire", ["openai", "anthropic"])
 def test_the_largest_message_that_is_allowed_passes_every_socket(wire: str) -> None:
     limits = ClientLimits()

@@ -28,11 +28,12 @@ from world_kit import (
 )
 
 from peen.errors import PeenError, ValidationFailed
-from peen.session import writes
+from peen.session import inspection, writes
 from peen.session.acceptance import accept, accept_queued, end_accepted, fence
 from peen.session.ending import STOPPED, interrupted
-from peen.store import deletion, images, inbox, sessions
+from peen.store import deletion, executions, images, inbox, sessions
 from peen.store.database import Database
+from peen.wire.rest import Image
 from peen.wire.worker import MAX_PIECE_BYTES, FetchBlob, ImageRef
 
 TURN = str(uuid(3001))
@@ -235,3 +236,29 @@ async def test_a_message_that_a_stop_left_waiting_is_not_continued_on_a_model_th
 
         assert dump(own.db) == before
         assert [row.images is None for row in inbox.stopped(own.db.reader, home.no)] == [False]
+
+
+async def test_the_worker_is_told_whether_the_model_of_the_turn_sees_images() -> None:
+    async with house(sessions=2) as own:
+        await own.send(own.message(model=TEXT_ONLY), own.socket())
+        await own.send(own.message(home=own.homes[1]), own.socket())
+        told = [own.workers.links[home.no].commands[0].image_input for home in own.homes]
+
+    assert told == [False, True]
+
+
+async def test_a_message_that_waits_is_inspected_with_its_images() -> None:
+    async with house() as own:
+        home = own.home
+        turn_id = uuid(3007)
+        opened = await open_turn(own.db, home, frame=7)
+        waiting = acceptance(home, "look", frame=8, turn_id=str(turn_id), images=[PNG])
+        await own.db.write(partial(accept_queued, session_no=home.no, acceptance=waiting, capacity=4))
+        session = sessions.by_no(own.db.reader, home.no)
+        row = executions.details(own.db.reader, UUID(opened.execution_id).bytes)
+        assert session is not None
+        assert row is not None
+        view = inspection.view(own.db.reader, home.blobs, session, row)
+
+    (message,) = view.inbox
+    assert message.images == [Image(media_type="image/png", size_bytes=70, sha256=refs(PNG)[0].sha256)]
