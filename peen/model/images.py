@@ -19,7 +19,10 @@ from peen.wire.worker import ImageRef, MessageRecord
 
 _MARK: Final = re.compile(rb"\x00([0-9a-f]{64})\x00")
 _PLACE: Final = re.compile(r"messages\W{1,3}(\d+)\W{1,4}content\W{1,3}(\d+)")
-_ABOUT_IMAGE: Final = re.compile(r"\bimages?\b|image_url|image_parse|_image\b", re.IGNORECASE)
+# The name of a model may hold the word as well, between hyphens.
+_ABOUT_IMAGE: Final = re.compile(r"(?<![\w-])images?(?![\w-])|image_url|image_parse|_image\b", re.IGNORECASE)
+_STATUSES: Final = (None, 400, 413, 415, 422)
+"""Of an answer that judges what was sent; an error inside a stream may have none."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -65,7 +68,8 @@ def refused_images(error: ModelError, messages: Sequence[MessageRecord]) -> list
 
 
 def _is_refusal(error: ModelError) -> bool:
-    return error.kind == "invalid_request" and _ABOUT_IMAGE.search(str(error)) is not None
+    judges = error.kind == "invalid_request" and error.http_status in _STATUSES
+    return judges and _ABOUT_IMAGE.search(str(error)) is not None
 
 
 def _bytes_of(part: dict[str, Any]) -> bytes:

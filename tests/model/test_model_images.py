@@ -138,8 +138,8 @@ def test_an_image_that_is_not_there_is_a_fault_of_ours() -> None:
 # --- errors
 
 
-def error(text: str, *, kind: str = "invalid_request") -> ModelError:
-    return ModelError(text, kind=kind, retryable=False, status=400)
+def error(text: str, *, kind: str = "invalid_request", status: int | None = 400) -> ModelError:
+    return ModelError(text, kind=kind, retryable=False, status=status)
 
 
 CONVERSATION = (user("look", PNG), said("a cat"), user("and these?", GIF, JPEG))
@@ -210,10 +210,16 @@ def test_without_a_name_those_since_the_last_answer_are_refused_or_else_all() ->
         error("the image host is overloaded", kind="server_error"),
         error("the images are more than the context window", kind="context_length_exceeded"),
         error("imagine that"),
+        error("model gemini-2.5-flash-image is overworked"),
+        error("no model can see an image", status=404),
     ],
 )
 def test_other_errors_are_about_no_image(told: ModelError) -> None:
     assert refused_images(told, CONVERSATION) == []
+
+
+def test_an_error_inside_a_stream_may_be_about_an_image_too() -> None:
+    assert refused_images(error("Invalid image data", status=None), CONVERSATION) == [ref(GIF), ref(JPEG)]
 
 
 def test_a_conversation_without_images_has_none_to_refuse() -> None:
