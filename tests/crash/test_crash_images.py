@@ -20,6 +20,7 @@ from image_kit import GIF, JPEG, PNG, on_wire
 from peen.testing.daemon import Daemon
 from peen.testing.upstream.process import UpstreamProcess
 from peen.wire.client import ClientLimits
+from peen.wire.image import media_type_of
 
 WAITING: Final = "touch started; while [ ! -e go ]; do sleep 0.02; done"
 SEES: Final = {"text": "I saw {images}."}
@@ -43,7 +44,12 @@ def end_of(frames: list[Frame]) -> dict[str, Any]:
 
 def image(client: Client, session: str, data: bytes) -> tuple[int, bytes]:
     name = hashlib.sha256(data).hexdigest()
-    answer = client.http.get(f"/session/images/{name}", headers={"X-Session-ID": session})
+    answer = client.http.get(f"/session/images/{name}", headers={"X-Session-ID": session, "Accept": "image/*"})
+    if answer.status_code == 200:
+        headers = answer.headers
+        assert headers.get_list("content-type") == [media_type_of(data)]
+        assert headers.get_list("cache-control") == ["private, max-age=3600, immutable"]
+        assert headers.get_list("x-content-type-options") == ["nosniff"]
     return answer.status_code, answer.content
 
 
