@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
-from peen.session import agentwork, writes
+from peen.session import agentwork, blobwork, writes
 from peen.session.writes import TurnEnd, Writer
 from peen.store.blobs.errors import BlobDamaged, BlobMissing
 from peen.store.database import Change, Database
@@ -90,7 +90,7 @@ class WorkerCalls:
                     change = partial(writes.emit, writer=self._writer, request=request, at_ms=self._entropy.now_ms())
                     self._submit(change, reply, answer=_same)
                 case "blobs.save":
-                    saving = partial(writes.save_blobs, writer=self._writer, request=_DECODE_BLOBS(payload))
+                    saving = partial(blobwork.save_blobs, writer=self._writer, request=_DECODE_BLOBS(payload))
                     self._submit(saving, reply, answer=_same)
                 case "turn.open":
                     self._open(payload, reply)
@@ -102,7 +102,7 @@ class WorkerCalls:
                     )
                     self._submit(renewing, reply, answer=_same)
                 case "blobs.fetch":
-                    reply(encode(writes.fetch_blob(self._database.reader, self._writer, _DECODE_FETCH(payload))))
+                    reply(encode(blobwork.fetch_blob(self._database.reader, self._writer, _DECODE_FETCH(payload))))
                 case "history.page":
                     reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
                 case "execution.read":

@@ -24,10 +24,7 @@ from peen.store.inbox import InboxRow
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
-    MAX_PIECE_BYTES,
     NOTHING,
-    BlobPiece,
-    BlobsSaved,
     Claim,
     CommitSteps,
     Committed,
@@ -35,7 +32,6 @@ from peen.wire.worker import (
     EmitEvents,
     Emitted,
     EventRecord,
-    FetchBlob,
     HistoryPage,
     HistoryRows,
     LeasesRenewed,
@@ -46,7 +42,6 @@ from peen.wire.worker import (
     RenewLeases,
     RestoredExecution,
     RestoreExecution,
-    SaveBlobs,
     SavedStep,
     Terminal,
 )
@@ -287,19 +282,6 @@ def _note_refusal(
     images.refuse(tx, writer.session_no, refused, up_to_sequence=sequence, turn_no=execution.turn_no, at_ms=at_ms)
     data: dict[str, object] = {"sha256": refused.sha256, "reason": refused.reason}
     executions.add_event(tx, execution.no, "execution.imageRefused", data, at_ms=at_ms)
-
-
-def fetch_blob(db: Reader, writer: Writer, request: FetchBlob) -> BlobPiece:
-    """A piece of a blob that this session may read. Raises: BlobMissing, BlobDamaged."""
-    whole = writer.blobs.fetch(db, writer.session_no, request.digest)
-    return BlobPiece(data=whole[request.offset : request.offset + MAX_PIECE_BYTES], size_bytes=len(whole))
-
-
-def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:
-    """Take blobs ahead of the commit that names them. Raises: BlobRefused, StaleClaim."""
-    generations.check_live(tx, writer.generation_no)
-    writer.blobs.save(tx, writer.session_no, [Blob(blob.digest, blob.data) for blob in request.blobs])
-    return BlobsSaved()
 
 
 def renew(tx: Tx, writer: Writer, request: RenewLeases, *, clock_ms: int) -> LeasesRenewed:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
 import msgspec
 import pytest
 from image_kit import GIF, OTHER_PNG, PNG, sent
-from session_kit import TEXT_ONLY, House, PlayedLink, house, waits_then_completes
+from session_kit import TEXT_ONLY, House, PlayedLink, house, made_before, waits_then_completes
 from trio.testing import wait_all_tasks_blocked
 from world_kit import (
     AT_MS,
@@ -27,12 +28,14 @@ from world_kit import (
     uuid,
 )
 
-from peen.errors import PeenError, ValidationFailed
-from peen.session import inspection, writes
+from peen.errors import PeenError, StorageFull, ValidationFailed
+from peen.session import inspection
 from peen.session.acceptance import accept, accept_queued, end_accepted, fence
+from peen.session.blobwork import fetch_blob
 from peen.session.ending import STOPPED, interrupted
 from peen.store import deletion, executions, images, inbox, sessions
 from peen.store.database import Database
+from peen.testing.faults import Faults
 from peen.wire.rest import Image
 from peen.wire.worker import MAX_PIECE_BYTES, FetchBlob, ImageRef
 
@@ -132,8 +135,8 @@ async def test_the_worker_is_given_references_and_reads_the_bytes_in_pieces() ->
         link = own.workers.links[own.home.no]
         (command,) = link.commands
         digest = bytes.fromhex(command.images[0].sha256)
-        first = writes.fetch_blob(own.db.reader, own.home.writer, FetchBlob(digest=digest))
-        rest = writes.fetch_blob(own.db.reader, own.home.writer, FetchBlob(digest=digest, offset=len(first.data)))
+        first = fetch_blob(own.db.reader, own.home.writer, FetchBlob(digest=digest))
+        rest = fetch_blob(own.db.reader, own.home.writer, FetchBlob(digest=digest, offset=len(first.data)))
 
     assert command.images == refs(long)
     assert (len(first.data), len(rest.data)) == (MAX_PIECE_BYTES, len(PNG))
@@ -148,6 +151,23 @@ async def test_no_session_reads_the_blobs_of_another() -> None:
         (ref,) = refs(PNG)
         with pytest.raises(PeenError, match="1 blobs are missing"):
             await other.journal.blob(bytes.fromhex(ref.sha256))
+
+
+async def test_an_acceptance_with_images_that_fails_at_any_statement_stores_nothing() -> None:
+    file = await made_before()
+    for statement in range(1, 100):
+        plan = Faults.full_at(statement)
+        async with open_store(file, faults=plan) as db:
+            home = await make_home(db)
+            before = dump(db)
+            with suppress(StorageFull):
+                await accept_message(db, home, images=[PNG, GIF])
+            after = dump(db)
+        if not plan.fired:
+            assert after != before
+            return
+        assert after == before, f"statement {statement}"
+    raise AssertionError("there was always another statement to fail at")
 
 
 # --- resends
