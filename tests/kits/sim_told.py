@@ -13,6 +13,7 @@ from sim_world import Home, World
 
 from peen.store import feed, inbox, messages, turns
 from peen.store.database import Reader
+from peen.store.images import decode_refs
 from peen.wire.worker import HistoryMessage, MessageRecord
 
 PLENTY: Final = 1_000_000
@@ -99,15 +100,23 @@ def _completed(
 
 def _answers(world: World, home: Home, rows: list[inbox.InboxRow], requests: list[Asked]) -> Iterator[str]:
     """5: what was acknowledged is stored, and the model has heard of it in the end."""
-    last = "\n".join(message.content for message in requests[-1].messages) if requests else ""
+    # Not the latest: a replaced worker may ask once more, before it learns that nothing of it counts.
+    longest = max((asked.messages for asked in requests), key=len, default=[])
+    last = "\n".join(message.content for message in longest)
     for row in rows:
         if row.content not in last and row.state != "queued":
             yield f"5: the model never heard of {row.content!r}"
+    shown = {message.content: message.images for message in longest}
+    for row in rows:
+        if row.content in shown and shown[row.content] != decode_refs(row.images):
+            yield f"5: the model was not shown the images of {row.content!r}"
     for sent in _sent(world, home):
         if sent.answer is None or sent.is_refused:
             yield f"5: message {sent.message.message!r} has no answer after {sent.tries} tries"
         elif UUID(sent.message.id).bytes not in [row.frame_id for row in rows]:
             yield f"5: message {sent.message.message!r} was acknowledged and is not stored"
+        elif [image.ref for image in sent.message.images] not in [decode_refs(row.images) for row in rows]:
+            yield f"5: the images of message {sent.message.message!r} are not stored"
 
 
 def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessage]) -> Iterator[str]:
