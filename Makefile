@@ -35,7 +35,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	@for name in store worker fanout turns stream exec start growth recover durable; do $(BIN)/python -m bench.$$name --quick || exit 1; done
+	@for name in store worker fanout turns stream models tools exec start growth recover durable; do $(BIN)/python -m bench.$$name --quick || exit 1; done
 
 protocol: setup
 	$(BIN)/python -m peen.wire.publish protocol

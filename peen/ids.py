@@ -22,6 +22,7 @@ _DOMAINS = {
     "modelRun": b"r",
     "modelCall": b"c",
     "activity": b"a",
+    "compaction": b"s",
     "control": b"e",
 }
 
@@ -33,6 +34,12 @@ def parse_uuid4(text: str) -> UUID | None:
     except ValueError:
         return None
     return value if value.version == 4 and str(value) == text else None
+
+
+def hashed_uuid4(*parts: bytes) -> UUID:
+    """A UUID in the form of version 4 that is made of `parts`: for what is recorded where no chance is at hand."""
+    digest = hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
+    return UUID(bytes=digest, version=4)
 
 
 def derived_id(domain: str, owner: bytes, number: int) -> str:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from peen.model.anthropicmodels import facts_of
+from peen.model.effort import openai_levels, zai_levels
 from peen.model.price import Prices
 from peen.settings.upstreams import parse_upstreams
 
@@ -15,9 +16,11 @@ PAGE = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
 def test_the_list_of_upstreams_is_valid_and_its_prices_hold() -> None:
     (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 
-    upstreams = parse_upstreams(text, {"ANTHROPIC_API_KEY": "k", "GATEWAY_KEY": "k"}, Path("/nowhere"))
+    keys = ("ANTHROPIC_API_KEY", "GATEWAY_KEY", "OPENAI_API_KEY", "ZAI_API_KEY")
+    upstreams = parse_upstreams(text, dict.fromkeys(keys, "k"), Path("/nowhere"))
 
-    assert [upstream.type for upstream in upstreams] == ["anthropic", "anthropic", "openai"]
+    assert [upstream.type for upstream in upstreams] == ["anthropic", "anthropic", "openai", "zai-coding", "openai"]
+    assert [upstream.api for upstream in upstreams] == [None, None, "responses", None, None]
     price = Prices(upstreams).of("gateway/claude-opus-5")
     assert price is not None
     assert price.input == "2.5"
@@ -35,3 +38,10 @@ def test_levels_are_told_as_the_table_says() -> None:
         assert facts_of(model).thinking == "budget"
     for model in ("claude-3-5-haiku-latest", "glm-5"):
         assert facts_of(model).levels is None
+    for model in ("o1", "o3-pro", "o4-mini", "gpt-oss-120b", "gpt-5.1"):
+        assert openai_levels(model) == ("low", "medium", "high")
+    assert openai_levels("gpt-5-mini") == ("minimal", "low", "medium", "high")
+    assert openai_levels("gpt-5-pro") == ("high",)
+    assert openai_levels("gpt-5.2") == ("low", "medium", "high", "xhigh")
+    assert openai_levels("gpt-4.1") is None
+    assert zai_levels("glm-5.3") == ("low", "high", "max")

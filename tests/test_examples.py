@@ -32,6 +32,13 @@ OUTCOMES: Final[dict[str, dict[str, list[str]]]] = {
         "reader": ["The check said: result of runCommand", "There is nothing more to do."],
         "busy": ["A hundred commands later."],
     },
+    "small-window.yaml": {
+        "script": [
+            "Those were nine hundred numbers.",
+            "Those were nine hundred and one.",
+            "Those were nine hundred and two.",
+        ],
+    },
     "faults-and-retries.yaml": {
         "flaky": [
             "It took a few attempts.",

@@ -21,12 +21,14 @@ from peen.cli.feedpages import feed_after
 from peen.cli.framesocket import FrameSocket
 from peen.cli.interrupts import Interrupts
 from peen.cli.order import Order
+from peen.cli.outcome import SEARCHED_TURNS, Outcome, with_usage
 from peen.cli.reach import endpoint
 from peen.cli.remedy import NOT_ALLOWED, open_refused
 from peen.cli.screen import Screen
 from peen.cli.turnview import TurnView
 from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy
+from peen.errors import SessionBusy
 from peen.settings import EMBEDDED_MODEL, Settings
 from peen.wire.client import encode_client_frame
 from peen.wire.rest import OpenedSession, OpenSession, Session, encode
@@ -136,9 +138,28 @@ class BorrowedTurn:
                 if self._is_late(self._entropy.monotonic_s()):
                     raise _TimeIsUp
                 self._listen(socket)
-        if self._view.needs_feed:
-            self._catch_up(place)
-        return self._screen.finish(self._view.outcome(), self._session.id)
+            if self._view.needs_feed:
+                self._catch_up(place)
+            outcome = self._view.outcome()
+            if outcome.state == "refused" and outcome.code == SessionBusy.code:
+                # It is about to end, and has stored nothing: another one can take the message, or one of our own.
+                raise NotSent(outcome.error or "the controller is stopping")
+            # While the socket is open, since a controller that only lends itself ends when nobody listens any more.
+            outcome = self._measured(outcome, place)
+        return self._screen.finish(outcome, self._session.id)
+
+    def _measured(self, outcome: Outcome, place: Endpoint) -> Outcome:
+        """With what the turn used, if that is asked for; without, if the controller does not say."""
+        assert self._session is not None
+        if not self._screen.wants_usage or outcome.request_id is None:
+            return outcome
+        read = partial(self._client(place).get, session_id=self._session.id)
+        try:
+            session = self._interrupts.during(partial(read, "/api/v1/session"))
+            turns = self._interrupts.during(partial(read, "/api/v1/session/turns", query={"limit": SEARCHED_TURNS}))
+        except (ConnectionLost, CallRefused):
+            return outcome
+        return with_usage(outcome, session, turns)
 
     def _connect(self, place: Endpoint) -> FrameSocket:
         assert self._session is not None

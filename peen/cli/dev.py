@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,9 +19,15 @@ from peen.model.scripted import ScriptedUpstream
 from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.anthropic import AnthropicWire
 from peen.testing.upstream.openai import OpenAiWire
+from peen.testing.upstream.responses import ResponsesWire
+from peen.testing.upstream.wire import Wire
 
 BACKLOG: Final = 128
-_WIRES: Final[dict[str, type[AnthropicWire] | type[OpenAiWire]]] = {"anthropic": AnthropicWire, "openai": OpenAiWire}
+_WIRES: Final[dict[str, tuple[Callable[[], Wire], ...]]] = {
+    "anthropic": (AnthropicWire,),
+    "openai": (OpenAiWire, ResponsesWire),
+}
+"""Dialects by the name of their family; the first one lists the models."""
 
 
 @click.group()
@@ -53,10 +60,10 @@ def upstream(
     """
     played = ScriptedUpstream("dev", None if script is None else load_script(script), with_demo=script is None)
     options = Options(strict=strict, api_key=api_key, byte_by_byte=byte_by_byte, crlf=crlf)
-    dialect = _WIRES[wire]()
-    server = UpstreamServer(played, dialect, SystemEntropy(), options)
+    first, *also = (make() for make in _WIRES[wire])
+    server = UpstreamServer(played, first, SystemEntropy(), options, also=also)
     sys.setswitchinterval(0.0002)
-    trio.run(_serve, server, host, port, dialect.base_path)
+    trio.run(_serve, server, host, port, first.base_path)
 
 
 async def _serve(server: UpstreamServer, host: str, port: int, base_path: str) -> None:

@@ -15,6 +15,7 @@ from peen.cli.client import CallRefused
 from peen.cli.ends import COMPLETED, INTERRUPTED, UNFINISHED
 from peen.cli.hosting import StopRequest, host_controller
 from peen.cli.order import Order
+from peen.cli.outcome import SEARCHED_TURNS, Outcome, with_usage
 from peen.cli.process import Prepared
 from peen.cli.remedy import open_refused
 from peen.cli.screen import Screen
@@ -161,8 +162,9 @@ class HostedTurn:
                 await core.sessions.submit(message, ear)  # answered again, or when its turn ends
         if self._view.needs_feed:
             await self._catch_up(running)
+        outcome = await self._measured(running, self._view.outcome())
         self._is_told = True
-        finish = partial(self._screen.finish, self._view.outcome(), self._session_id)
+        finish = partial(self._screen.finish, outcome, self._session_id)
         self._code = await trio.to_thread.run_sync(finish, abandon_on_cancel=True)
 
     async def _open(self, running: Controller) -> OpenedSession:
@@ -174,17 +176,27 @@ class HostedTurn:
             raise open_refused(refused, self._order.workspace, self._settings, borrowed=False)
         return msgspec.json.decode(answer.body, type=OpenedSession)
 
-    async def _catch_up(self, running: Controller) -> None:
+    async def _measured(self, running: Controller, outcome: Outcome) -> Outcome:
+        """With what the turn used, if that is asked for."""
+        if not self._screen.wants_usage or outcome.request_id is None:
+            return outcome
+        session = await self._read(running, "/api/v1/session", {})
+        turns = await self._read(running, "/api/v1/session/turns", {"limit": [str(SEARCHED_TURNS)]})
+        return with_usage(outcome, session, turns)
+
+    async def _read(self, running: Controller, path: str, query: dict[str, list[str]]) -> bytes:
         assert self._session_id is not None
+        request = ApiRequest("GET", path, query, {"x-session-id": self._session_id})
+        answer = await dispatch(running.router, running.core.api, request, self._entropy)
+        if answer.status != 200:
+            raise CallRefused.of(answer.status, answer.body)
+        return answer.body
+
+    async def _catch_up(self, running: Controller) -> None:
         more = True
         while more:
             query = {"cursor": [str(self._view.last_sequence)], "limit": [str(FEED_LIMIT)]}
-            headers = {"x-session-id": self._session_id}
-            request = ApiRequest("GET", "/api/v1/session/feed", query, headers)
-            answer = await dispatch(running.router, running.core.api, request, self._entropy)
-            if answer.status != 200:
-                raise CallRefused.of(answer.status, answer.body)
-            page = msgspec.json.decode(answer.body, type=FeedPage)
+            page = msgspec.json.decode(await self._read(running, "/api/v1/session/feed", query), type=FeedPage)
             await self._show([bytes(item) for item in page.items])
             more = page.has_more
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+import msgspec
+
 from peen.cli.ends import CANCELLED, COMPLETED, FAILED, REFUSED, UNFINISHED
+from peen.wire.rest import Session, TurnPage, UsedSoFar
+
+SEARCHED_TURNS: Final = 50
+"""The turn of a message is among the latest of its session."""
 
 State = Literal["completed", "failed", "cancelled", "interrupted", "refused", "unfinished"]
 """`refused`: nothing was stored. `unfinished`: the turn had not ended when we stopped looking."""
@@ -22,7 +28,10 @@ EXIT_CODES: Final[dict[State, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of the message. `error` is for people; `sequence` is the last frame of the turn in the feed."""
+    """What became of the message. `error` is for people; `sequence` is the last frame of the turn in the feed.
+
+    `usage` is of the turn that the message opened, `session_usage` of its session; None if nobody asked.
+    """
 
     state: State
     request_id: str | None = None
@@ -34,10 +43,22 @@ class Outcome:
     reason: str | None = None
     tool_calls: int = 0
     sequence: int | None = None
+    usage: UsedSoFar | None = None
+    session_usage: UsedSoFar | None = None
 
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.state]
+
+
+def with_usage(outcome: Outcome, session: bytes, turns: bytes) -> Outcome:
+    """With what was used, from `GET /session` and the latest of `GET /session/turns`.
+
+    A message that joined the turn of another one has no turn of its own.
+    """
+    found = msgspec.json.decode(turns, type=TurnPage).turns
+    own = next((turn.usage for turn in found if turn.request_id == outcome.request_id), None)
+    return replace(outcome, usage=own, session_usage=msgspec.json.decode(session, type=Session).usage)
 
 
 def failure_text(outcome: Outcome, session_id: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,19 +26,29 @@ class _Call(msgspec.Struct):
     arguments: msgspec.Raw
 
 
-def paused_work(client: Client, session_id: str) -> list[bytes]:
-    """The view of every paused execution of a session, as the API gives it, oldest first. Raises: CallRefused."""
+class Kept(NamedTuple):
+    """What of a session's work waits for somebody. `views` are as the API gives them, oldest first."""
+
+    views: list[bytes]
+    waiting: list[WaitingMessage]
+
+
+def kept_work(client: Client, session_id: str) -> Kept:
+    """Every paused execution of a session, and every message that waits. Raises: CallRefused."""
     found: list[str] = []
+    waiting: list[WaitingMessage] = []
     offset, has_more = 0, True
     while has_more:
         query = {"limit": _PAGE, "offset": offset}
         answer = client.get("/api/v1/session/executions", session_id=session_id, query=query)
         page = msgspec.json.decode(answer, type=ExecutionPage)
+        waiting = page.waiting
         found += [each.id for each in page.executions if each.state == "paused"]
         offset += len(page.executions)
         has_more = page.has_more and bool(page.executions)
     views = [client.get(path_of(each), session_id=session_id) for each in reversed(found)]
-    return [view for view in views if decode_view(view).execution.state == "paused"]  # it may have gone on meanwhile
+    # One may have gone on meanwhile.
+    return Kept([view for view in views if decode_view(view).execution.state == "paused"], waiting)
 
 
 def path_of(execution_id: str) -> str:
@@ -61,10 +71,25 @@ def paused_lines(session_id: str, views: Sequence[ExecutionView]) -> list[str]:
     for view in views:
         lines.append(f"  {headline(view)}")
         lines.append(f"    turn       {view.execution.turn_id}")
+        if (asked := view.execution.admission) is not None:
+            lines.append(f"    asked for  by {printable(asked.caller)}: it goes on when the turn that runs has ended")
         for step in undecided(view):
             lines += [f"    undecided  {step_text(step)}", f"               {UNKNOWN}"]
         lines += [f"    waiting    {_waiting_text(view, message)}" for message in view.inbox]
         lines += [f"    {way}" for way in ways(session_id, view, is_named=len(views) > 1)]
+    return lines
+
+
+def waiting_lines(session_id: str, views: Sequence[ExecutionView], waiting: Sequence[WaitingMessage]) -> list[str]:
+    """What `peen session show` tells of messages that wait and belong to no paused work. Empty without any."""
+    told = {message.request_id for view in views for message in view.inbox}
+    left = [message for message in waiting if message.request_id not in told]
+    if not left:
+        return []
+    lines = ["", f"messages that wait ({len(left)})"]
+    for message in left:
+        lines.append(f"  {message.request_id}  {_cut(message.message.encode())}")
+        lines.append(f"    {_way_of(session_id, message)}")
     return lines
 
 
@@ -88,11 +113,12 @@ def ways(session_id: str, view: ExecutionView, *, is_named: bool) -> list[str]:
     """What can be done about paused work, each with its command. `is_named`: the commands say which execution."""
     which = f"{session_id} --execution {view.execution.id}" if is_named else session_id
     found = decisions(session_id, view, is_named=is_named) or [f"to go on: peen session continue {which}"]
-    found += [
-        f"to give this message a turn of its own: peen session continue {session_id} --request {each.request_id}"
-        for each in view.inbox
-    ]
+    found += [_way_of(session_id, each) for each in view.inbox]
     return [*found, f"to give it up: peen session abandon {which}"]
+
+
+def _way_of(session_id: str, message: WaitingMessage) -> str:
+    return f"to give this message a turn of its own: peen session continue {session_id} --request {message.request_id}"
 
 
 def decisions(session_id: str, view: ExecutionView, *, is_named: bool) -> list[str]:

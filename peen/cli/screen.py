@@ -18,6 +18,7 @@ from peen.cli.outcome import Outcome, failure_text, look_at
 from peen.cli.streams import Write, columns_of, fit, for_terminal, stdout_writer
 from peen.duration import format_duration_ms
 from peen.entropy import Entropy
+from peen.wire.rest import UsedSoFar
 
 
 class Report(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -35,6 +36,8 @@ class Report(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     tool_calls: int
     feed_sequence: int | None = None
     duration_ms: int
+    usage: UsedSoFar | None = None
+    session_usage: UsedSoFar | None = None
 
 
 class Screen:
@@ -67,6 +70,11 @@ class Screen:
     def wants_progress(self) -> bool:
         """Whether `progress` shows anything."""
         return self._watched
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether `finish` tells what was used."""
+        return self.form == "json"
 
     @property
     def wants_frames(self) -> bool:
@@ -128,6 +136,8 @@ class Screen:
             tool_calls=outcome.tool_calls,
             feed_sequence=outcome.sequence,
             duration_ms=int((self._entropy.monotonic_s() - self._began_s) * 1000),
+            usage=outcome.usage,
+            session_usage=outcome.session_usage,
         )
 
     def _write(self, data: bytes) -> None:

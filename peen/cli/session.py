@@ -13,21 +13,23 @@ from peen.cli.client import CallRefused
 from peen.cli.ends import REFUSED, CommandEnds, printable
 from peen.cli.lazy import LazyGroup
 from peen.cli.order import absolute
-from peen.cli.pausedwork import decode_view, paused_lines, paused_work, refusals
+from peen.cli.pausedwork import decode_view, kept_work, paused_lines, refusals, waiting_lines
 from peen.cli.reach import check_session_id, running_controller
 from peen.cli.remedy import open_refused
 from peen.cli.startup import load
 from peen.entropy import SystemEntropy
-from peen.wire.execution import ExecutionView
+from peen.wire.execution import ExecutionView, WaitingMessage
 from peen.wire.rest import (
     Message,
     MessagePage,
     OpenedSession,
     OpenSession,
     Session,
+    SessionLimits,
     SessionPage,
     Turn,
     TurnPage,
+    UsedSoFar,
     encode,
 )
 
@@ -97,16 +99,15 @@ def show(session_id: str, as_json: bool) -> None:
     found = _get("/api/v1/session", session_id=session_id)
     turns = _get("/api/v1/session/turns", session_id=session_id, limit=SHOWN_TURNS)
     messages = _get("/api/v1/messages", session_id=session_id, limit=SHOWN_MESSAGES, order="desc")
-    kept: list[bytes] = []
-    if msgspec.json.decode(found, type=Session).status != "idle":  # an idle session has no paused work
-        with refusals(session_id):
-            kept = paused_work(running_controller(load(), SystemEntropy()), session_id)
+    with refusals(session_id):
+        kept = kept_work(running_controller(load(), SystemEntropy()), session_id)
     if as_json:
         document = {
             "session": Raw(found),
             "turns": msgspec.json.decode(turns, type=_RawTurns).turns[::-1],
             "messages": msgspec.json.decode(messages, type=_RawMessages).items[::-1],
-            "paused": [Raw(view) for view in kept],
+            "paused": [Raw(view) for view in kept.views],
+            "waiting": kept.waiting,
         }
         click.echo(msgspec.json.encode(document))
         return
@@ -115,17 +116,22 @@ def show(session_id: str, as_json: bool) -> None:
             msgspec.json.decode(found, type=Session),
             msgspec.json.decode(turns, type=TurnPage).turns,
             msgspec.json.decode(messages, type=MessagePage).items,
-            [decode_view(view) for view in kept],
+            [decode_view(view) for view in kept.views],
+            kept.waiting,
         )
     )
 
 
 def readable(
-    found: Session, turns: Sequence[Turn], messages: Sequence[Message], kept: Sequence[ExecutionView] = ()
+    found: Session,
+    turns: Sequence[Turn],
+    messages: Sequence[Message],
+    kept: Sequence[ExecutionView] = (),
+    waiting: Sequence[WaitingMessage] = (),
 ) -> str:
     """The text of `show`. `turns` and `messages` are newest first, as the API gives them; here the newest is last.
 
-    `kept` is the paused work, oldest first.
+    `kept` is the paused work and `waiting` what waits for a decision, both oldest first.
     """
     status = found.status + (f" ({found.pause_reason})" if found.pause_reason is not None else "")
     lines = [
@@ -137,19 +143,38 @@ def readable(
         f"created    {found.created_at}",
         f"last used  {found.last_message_at or 'never'}",
         f"messages   {found.message_count} in {found.completed_turn_count} completed turns",
+        f"used       {_usage(found.usage)}",
     ]
+    if found.budget is not None:
+        lines.append(f"limit      {_limits(found.budget)}")
     if turns:
         lines += ["", f"last turns ({len(turns)})"]
-        lines += [f"  {turn.started_at}  {turn.state:<11}  {turn.id}{_failure(turn)}" for turn in reversed(turns)]
+        lines += [_turn_line(turn) for turn in reversed(turns)]
     if messages:
         lines += ["", f"last messages ({len(messages)})"]
         for message in reversed(messages):
             lines += _message_lines(message)
-    return "\n".join([*lines, *paused_lines(found.id, kept)])
+    return "\n".join([*lines, *paused_lines(found.id, kept), *waiting_lines(found.id, kept, waiting)])
 
 
-def _failure(turn: Turn) -> str:
-    return f"  {turn.failure_classification}" if turn.failure_classification else ""
+def _turn_line(turn: Turn) -> str:
+    failure = f"  {turn.failure_classification}" if turn.failure_classification else ""
+    return f"  {turn.started_at}  {turn.state:<11}  {turn.id}  {_usage(turn.usage)}{failure}"
+
+
+def _usage(used: UsedSoFar) -> str:
+    """Tokens and money on one line; what is not known is said so."""
+    counts = [count for count in (used.prompt, used.completion) if count is not None]
+    tokens = f"{sum(counts):,} tokens" if counts else "no tokens reported"
+    at_least = "" if used.cost_known else "at least "
+    if not used.cost_known and used.billed_cost_amount == "0":
+        return f"{tokens}, cost unknown"
+    return f"{tokens}, {at_least}${used.billed_cost_amount}"
+
+
+def _limits(limits: SessionLimits) -> str:
+    tokens = [] if limits.tokens is None else [f"{limits.tokens:,} tokens"]
+    return ", ".join([*tokens, *([] if limits.cost_usd is None else [f"${limits.cost_usd}"])])
 
 
 def _message_lines(message: Message) -> list[str]:

@@ -16,8 +16,8 @@ from peen.cli.pausedwork import (
     decisions,
     decode_view,
     headline,
+    kept_work,
     path_of,
-    paused_work,
     refusals,
     remedy,
     step_text,
@@ -106,7 +106,7 @@ def _chosen(client: Client, session_id: str, execution_id: str | None, *, verb: 
         if view.execution.state != "paused":
             raise CommandEnds(f"this execution is {view.execution.state}, not paused", REFUSED)
         return view
-    views = [decode_view(each) for each in paused_work(client, session_id)]
+    views = [decode_view(each) for each in kept_work(client, session_id).views]
     if not views:
         raise CommandEnds("nothing is paused in this session", REFUSED)
     if len(views) > 1:
@@ -172,9 +172,6 @@ def _continue_message(session_id: str, request_id: str) -> None:
 
 
 def _stop_revision(client: Client, session_id: str) -> int:
-    """That of the session, which every execution tells. Raises: CommandEnds (exit 2) if it has none; CallRefused."""
+    """That of the session. Raises: CallRefused."""
     answer = client.get("/api/v1/session/executions", session_id=session_id, query={"limit": 1})
-    newest = msgspec.json.decode(answer, type=ExecutionPage).executions
-    if not newest:
-        raise CommandEnds("nothing has run in this session, so there is nothing to go on with", REFUSED)
-    return decode_view(client.get(path_of(newest[0].id), session_id=session_id)).stop_revision
+    return msgspec.json.decode(answer, type=ExecutionPage).stop_revision

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 import trio
 
-from peen.errors import TurnCancelled, ValidationFailed
+from peen.errors import ConfigurationInvalid, TurnCancelled, ValidationFailed
 from peen.model.registry import REDISCOVERY_PAUSE_S, Models
 from peen.model.stream import ModelInfo
 from peen.session.acceptance import known_frame
@@ -18,7 +18,7 @@ from peen.session.registry import Sessions
 from peen.session.state import Origin
 from peen.store import sessions
 from peen.wire.client import MessageSend
-from peen.wire.worker import RunTurn, WorkerStruct
+from peen.wire.worker import ResumeTurn, RunTurn, WorkerStruct
 
 log = structlog.get_logger(__name__)
 
@@ -26,9 +26,13 @@ log = structlog.get_logger(__name__)
 class Catalogue:
     """Models that have been discovered, and which of them is the default. `listed` is always what is known now."""
 
-    def __init__(self, models: Models, configured: str | None) -> None:
-        """Raises: ConfigurationInvalid if there is no default model, and no provider that is down is to blame."""
-        self._models = models
+    def __init__(self, models: Models, configured: str | None, *, summarizer: str | None = None) -> None:
+        """`summarizer` is the model that writes summaries, if it is not the default one.
+
+        Raises: ConfigurationInvalid if it or the default model does not exist, unless a provider is down that may
+        offer it.
+        """
+        self._models, self._summarizer = models, summarizer
         self.listed: list[ModelInfo] = [*models.list]
         if models.is_missing(configured):
             self._default = configured or ""
@@ -39,6 +43,11 @@ class Catalogue:
             )
         else:
             self._default = models.default(configured)[1].name
+        if summarizer is not None and not models.is_missing(summarizer):
+            try:
+                models.resolve(summarizer)
+            except ValidationFailed as exc:
+                raise ConfigurationInvalid("PEEN_COMPACTION_MODEL", str(exc), example=self.default) from exc
 
     @property
     def is_settled(self) -> bool:
@@ -49,6 +58,15 @@ class Catalogue:
     def default(self) -> str:
         """Name of the default model; empty while there is none."""
         return self._default or next((info.name for info in self.listed), "")
+
+    def windows(self, model: str | None) -> dict[str, int]:
+        """The context windows that are published for what a turn of `model` uses: that one, and the summarizer."""
+        wanted = {model or self.default, self._summarizer or self.default}
+        return {
+            info.name: info.context_window_tokens
+            for info in self.listed
+            if info.name in wanted and info.context_window_tokens is not None
+        }
 
     def is_missing(self, name: str | None) -> bool:
         """Whether a provider must be asked again for the model called `name`, or without a name for the default."""
@@ -128,13 +146,17 @@ class ModelledSessions(Sessions):
 
 
 class NamingLink:
-    """A worker that is told the default model with every turn, since none was known when its settings were made."""
+    """A worker that is told about models with every turn: what their windows are, and which is the default if none was
+    known when its settings were made."""
 
     def __init__(self, link: Link, catalogue: Catalogue) -> None:
         self._link, self._catalogue = link, catalogue
 
     async def command(self, request: WorkerStruct) -> WorkerStruct:
         """Raises: ValidationFailed if there is no model, and whatever the worker's link raises."""
-        if isinstance(request, RunTurn) and request.model is None:
+        if isinstance(request, RunTurn) and request.model is None and not self._catalogue.is_settled:
             request = msgspec.structs.replace(request, model=await self._catalogue.find(None))
+        if isinstance(request, RunTurn | ResumeTurn):
+            model = request.model if isinstance(request, RunTurn) else None
+            request = msgspec.structs.replace(request, windows=self._catalogue.windows(model))
         return await self._link.command(request)

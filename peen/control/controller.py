@@ -17,6 +17,7 @@ from peen.errors import ConfigurationInvalid
 from peen.hub.admit import Rules
 from peen.hub.listener import Hub, listen_tcp, listen_unix
 from peen.hub.rest.audit import add_audit
+from peen.hub.rest.compactions import add_compactions
 from peen.hub.rest.events import add_events
 from peen.hub.rest.executions import add_executions
 from peen.hub.rest.health import add_health
@@ -59,6 +60,7 @@ def build_router() -> Router:
         add_notices,
         add_workers,
         add_audit,
+        add_compactions,
         add_snapshots,
         add_models,
         add_maintenance,

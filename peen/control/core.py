@@ -22,7 +22,7 @@ from peen.feed.fanout import Fanout
 from peen.feed.pump import FeedPump
 from peen.hub.api import Api
 from peen.ids import SessionNo
-from peen.model.price import Prices
+from peen.model.price import Prices, picos
 from peen.model.registry import Models
 from peen.model.route import preloads
 from peen.session.actor import Household, Link
@@ -31,6 +31,7 @@ from peen.session.history import RunHistory
 from peen.session.records import GenerationRecords
 from peen.session.recovery import recover, unended
 from peen.session.registry import Sessions
+from peen.session.spending import Terms
 from peen.session.workspace import WorkspacePolicy
 from peen.settings import Settings
 from peen.space.control import ControlSpace
@@ -135,7 +136,8 @@ async def control_core(
         await _clear_the_past(database, space, identity, entropy)
         models = Models.build(settings.upstreams, environ)
         await models.discover()
-        catalogue = Catalogue(models, settings.default_model)
+        summarizer = settings.compaction_model if settings.compaction_mode == "summarize" else None
+        catalogue = Catalogue(models, settings.default_model, summarizer=summarizer)
         running = await stack.enter_async_context(_cancelled_at_exit())
         core = await _assemble(settings, database, space, catalogue, entropy, running, unrecorded)
         if admitted := await core.sessions.begin_admitted():
@@ -170,7 +172,9 @@ async def _assemble(
     clock_ms = AwakeClock(entropy).now_ms
     history = RunHistory(settings.state_dir / WORKFLOWS_NAME, database, entropy)
     blobs = await Blobs.open(database)
-    records = GenerationRecords(database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution)
+    prices = Prices(settings.upstreams)
+    terms = Terms(prices, settings.max_session_tokens, picos(settings.max_session_cost_usd))
+    records = GenerationRecords(database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution, terms=terms)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
         return records.calls(generation_id, registry.turn_ended).handle
@@ -222,7 +226,8 @@ async def _assemble(
         release=partial(_release, registry, supervisor, history),
         entropy=entropy,
         runs=history.of,
-        prices=Prices(settings.upstreams),
+        prices=prices,
+        terms=terms,
     )
     nursery.start_soon(partial(supervised, history.run, name="history of runs"))
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
@@ -278,7 +283,7 @@ class _SessionWorkers:
         assert row is not None, "a worker is started for a session that exists"
         self._check_workspace(row.workspace)  # hours may have passed since the session was opened
         link = await self._supervisor.ensure(Placement(row.uuid, row.workspace, row.agent_space))
-        return link if self._catalogue.is_settled else NamingLink(link, self._catalogue)
+        return NamingLink(link, self._catalogue)
 
     async def stop(self, session_id: str, reason: str) -> None:
         await self._supervisor.stop(session_id, reason)

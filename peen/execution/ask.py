@@ -16,25 +16,22 @@ from peen.context.pictures import describe
 from peen.context.projection import Conversation
 from peen.entropy import Entropy
 from peen.errors import ModelError
+from peen.execution import limits
 from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
+from peen.execution.keeper import ContextKeeper
 from peen.execution.pictures import Pictures
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
 from peen.model.images import refused_images
+from peen.model.price import Prices
+from peen.model.reasoning import kept_reasoning
+from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import (
-    NOTHING,
-    ImageRef,
-    MessageRecord,
-    ModelCallRecord,
-    ProviderReasoning,
-    RefusedImage,
-    WorkerSettings,
-)
+from peen.wire.worker import ImageRef, MessageRecord, ModelCallRecord, RefusedImage, WorkerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +39,8 @@ _encode: Final = msgspec.json.encode
 
 MAX_REASON: Final = 300
 """Characters of why an image was refused, as the note in its place says it."""
+MAX_SHORTENED: Final = 2
+"""How often a request that is too long is tried again with less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +62,15 @@ class Asker:
         self,
         setup: ModelSetup,
         *,
-        conversation: Conversation,
+        keeper: ContextKeeper,
         blocks: Blocks,
         steps: Steps,
         sent: SentRequests,
         pictures: Pictures,
         entropy: Entropy,
     ) -> None:
-        self._setup, self._conversation, self._blocks = setup, conversation, blocks
+        self._setup, self._keeper, self._blocks = setup, keeper, blocks
+        self._conversation = keeper.conversation
         self._steps, self._sent, self._entropy = steps, sent, entropy
         self._pictures = pictures
         self._fold = Fold("")  # of the latest attempt
@@ -79,18 +79,12 @@ class Asker:
         """The outcome of round `turn_round`: a whole answer or, after the last attempt, why there is none.
 
         Each failed attempt leaves an audit record and, if another follows, a `provider.retry` event; blocks that
-        it had opened are stopped, and its partial text never becomes part of the answer.
+        it had opened are stopped, and its partial text never becomes part of the answer. A request that the provider
+        refuses as too long is followed by a shorter one, `MAX_SHORTENED` times.
         """
         audits: list[ModelCallRecord] = []
-        request = ModelRequest(
-            model_id=self._setup.model.model_id,
-            system=self._setup.prompt,
-            messages=self._conversation.messages,
-            tools=self._setup.tools,
-            max_output_tokens=self._setup.settings.output_reserve_tokens,
-            reasoning_effort=self._setup.reasoning_effort,
-            images=await self._pictures.of(self._conversation.images),
-        )
+        request, first = await self._request(), 0
+        shortened = 0
         streaming = Streaming(self._blocks, self._steps.emit)
         done: Done[ModelOutput] | None = None
         async with trio.open_nursery() as nursery:
@@ -104,7 +98,10 @@ class Asker:
                 except ModelError as error:
                     self._blocks.close()
                     audits.append(self._failed_call(turn_round, error, began_ms))
-                    done = await self._after_failure(attempt, error, streaming, audits)
+                    if shortened < MAX_SHORTENED and self._shorten(attempt, error, streaming):
+                        request, first, shortened = await self._request(), len(audits), shortened + 1
+                    else:
+                        done = await self._after_failure(attempt, error, streaming, audits)
                 else:
                     self._blocks.close()
                     audits.append(self._completed_call(turn_round, answer, began_ms))
@@ -113,10 +110,31 @@ class Asker:
         # What was not shown yet commits with the answer, behind every piece that was.
         done.events = [*self._blocks.take(), *done.events]
         value, done.blobs = self._sent.save(request)
-        done.recall = self._sent.blobs
-        # All attempts sent the same.
-        done.calls[0] = msgspec.structs.replace(done.calls[0], request=Raw(value))
+        done.recall, done.forget = self._sent.blobs, self._sent.forget_last
+        # The attempts since then sent the same.
+        done.calls[first] = msgspec.structs.replace(done.calls[first], request=Raw(value))
         return done
+
+    async def _request(self) -> ModelRequest:
+        return ModelRequest(
+            model_id=self._setup.model.model_id,
+            system=self._setup.prompt,
+            messages=self._conversation.messages,
+            tools=self._setup.tools,
+            max_output_tokens=self._setup.settings.output_reserve_tokens,
+            reasoning_effort=self._setup.reasoning_effort,
+            images=await self._pictures.of(self._conversation.images),
+        )
+
+    def _shorten(self, attempt: int, error: ModelError, streaming: Streaming) -> bool:
+        """Whether another attempt with less makes sense: it was too long, and there was something to leave out."""
+        if error.kind != TOO_LONG:
+            return False
+        dropped = self._keeper.refused()
+        if dropped:
+            log.warning("the provider refused a request as too long, trying with less", dropped_messages=dropped)
+            self._show_retry(attempt, TOO_LONG, error, 0, streaming)
+        return dropped > 0
 
     async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:
         fold = self._fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
@@ -140,22 +158,36 @@ class Asker:
     ) -> Done[ModelOutput] | None:
         ceiling_ms = self._setup.settings.provider_retry_max_delay_ms
         delay_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
+        refusal = self._refusal_after(audits)
+        if delay_ms is not None and refusal is not None:
+            output = ModelOutput(error_kind=limits.REASON, error=refusal)
+            return Done(output=output, calls=audits, failed=True)
         if delay_ms is None:
             last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
             refused = _refused(error, self._conversation)
             output = ModelOutput(error_kind=error.kind, error=f"{last}{_about(refused)}")
             return Done(output=output, calls=audits, failed=True, refused_images=[said for _, said in refused])
         log.info("model call failed, trying again", kind=error.kind, attempt=attempt, delay_ms=delay_ms)
-        retry: dict[str, object] = {
-            "attempt": attempt,
-            "reason": retry_reason(error),
-            "status": error.http_status or 0,
-            "delayMs": delay_ms,
-        }
-        self._blocks.note(event("provider.retry", retry))
-        streaming.poke()
+        self._show_retry(attempt, retry_reason(error), error, delay_ms, streaming)
         await trio.sleep(delay_ms / 1000)
         return None
+
+    def _refusal_after(self, audits: Sequence[ModelCallRecord]) -> str | None:
+        """Why there is no further attempt: those that failed have used up what was left of the budget."""
+        budget = self._steps.budget
+        if budget is None:
+            return None
+        # The list of prices is read only where a limit asks for it.
+        price = Prices(self._setup.settings.upstreams).of(self._setup.model.name) if budget.max_cost else None
+        for call in audits:
+            budget = limits.after(budget, call.usage, price)
+        return limits.reached(budget)
+
+    def _show_retry(self, attempt: int, reason: str, error: ModelError, delay_ms: int, streaming: Streaming) -> None:
+        status = error.http_status or 0
+        retry: dict[str, object] = {"attempt": attempt, "reason": reason, "status": status, "delayMs": delay_ms}
+        self._blocks.note(event("provider.retry", retry))
+        streaming.poke()
 
     def _completed(self, answer: Answer, audits: list[ModelCallRecord]) -> Done[ModelOutput]:
         output = ModelOutput(
@@ -165,27 +197,28 @@ class Asker:
             finish_reason=answer.finish_reason,
             response_model=answer.response_model,
             usage=answer.usage,
-            provider_reasoning=self._provider_reasoning(answer),
+            provider_reasoning=kept_reasoning(
+                answer.reasoning, upstream=self._setup.upstream.name, model=self._setup.model.model_id
+            ),
         )
         return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
 
-    def _provider_reasoning(self, answer: Answer) -> Raw:
-        if not answer.reasoning:
-            return NOTHING
-        model = self._setup.model
-        kept = ProviderReasoning(upstream=model.connection_name, model=model.model_id, items=list(answer.reasoning))
-        return Raw(_encode(kept))
-
     def _completed_call(self, turn_round: int, answer: Answer, began_ms: int) -> ModelCallRecord:
         # Text and thinking stand in the transcript; the audit keeps what does not.
-        response = {"calls": len(answer.calls), "textBytes": len(answer.text.encode()), "truncated": answer.truncated}
+        response = {
+            "calls": len(answer.calls),
+            "textBytes": len(answer.text.encode()),
+            "truncated": answer.truncated,
+            "estimatedTokens": self._keeper.counted,
+        }
+        self._keeper.reported(answer.usage.prompt)
         return ModelCallRecord(
             round=turn_round,
             state="completed",
             request_sequence=self._steps.message_sequence,
             response=Raw(_encode(response)),
             usage=answer.usage,
-            finish_reason=answer.finish_reason,
+            finish_reason=answer.finish_reason or None,
             response_model=answer.response_model,
             started_at_ms=began_ms,
             completed_at_ms=self._entropy.now_ms(),

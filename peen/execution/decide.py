@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Raw, Struct
 
+from peen.execution.limits import REASON
 from peen.wire.worker import NOTHING, ImageRef, Terminal, ToolCallRecord, Usage
 
 AGENT_RUN = "agentRun"
 
 
 class ModelOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Saved output of a model step: the answer, or why there is none."""
+    """Saved output of a model step: the answer, or why there is none.
+
+    `provider_reasoning` is as a `MessageRecord` has it.
+    """
 
     text: str = ""
     thinking: str = ""
@@ -39,6 +45,27 @@ class ToolOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     image: ReadImage | None = None
 
 
+class CompactGiven(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Saved input of a compaction: why it happens, and which stored messages the summary is to cover."""
+
+    round: int
+    estimated_tokens: int
+    budget_tokens: int
+    units_covered: int
+    messages_covered: int
+    to_sequence: int
+
+
+class CompactOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Saved output of a compaction. Without a `summary` (its number in the session) history stays as it is."""
+
+    outcome: Literal["summarized", "empty", "useless", "failed"]
+    summary: int = 0
+    to_sequence: int = 0
+    summary_tokens: int = 0
+    error: str = ""
+
+
 class Dispatch(Struct, frozen=True):
     """Run these calls, then ask again."""
 
@@ -57,7 +84,8 @@ def after_answer(output: ModelOutput, *, turn_round: int, round_limit: int) -> D
     Calls of the last permitted round are not dispatched: nobody would read their results.
     """
     if output.error_kind:
-        return Finish(failure(output.error or f"the model call failed ({output.error_kind})"))
+        reason = REASON if output.error_kind == REASON else AGENT_RUN
+        return Finish(failure(output.error or f"the model call failed ({output.error_kind})", reason=reason))
     if not output.calls:
         return Finish(Terminal(state="completed", text=output.text, finish_reason=output.finish_reason))
     if turn_round + 1 >= round_limit:

@@ -12,19 +12,17 @@ import trio
 
 from peen.context.pictures import shown_image
 from peen.context.projection import Conversation
-from peen.execution import decide
+from peen.execution import decide, limits
 from peen.execution.ask import reply_message
 from peen.execution.blocks import Blocks, event
-from peen.execution.decide import Dispatch, Finish, ModelOutput, ReadImage, ToolOutput
+from peen.execution.decide import CompactOutput, Dispatch, Finish, ModelOutput, ReadImage, ToolOutput
+from peen.execution.keeper import ContextKeeper
 from peen.execution.pictures import Pictures
-from peen.execution.restore import Start, read_images
-from peen.execution.steps import NOTHING, Done, Next, Step, Steps
+from peen.execution.restore import BEGINNING, Start, read_images
+from peen.execution.steps import MODEL, NOTHING, Done, Next, Step, Steps
 from peen.wire.worker import EventRecord, MessageRecord, Terminal, ToolCallRecord
 
 _encode: Final = msgspec.json.encode
-
-
-BEGINNING: Final = Start()
 
 
 class ToolRunner(Protocol):
@@ -40,12 +38,13 @@ class ToolRunner(Protocol):
 class _Batch:
     """The calls of one round: at most `lanes` run at once, each lane takes the next waiting one."""
 
-    def __init__(self, calls: list[ToolCallRecord], *, lanes: int) -> None:
-        self.calls, self.lanes = calls, lanes
+    def __init__(self, reply: MessageRecord, calls: list[ToolCallRecord], *, lanes: int) -> None:
+        self.reply, self.calls, self.lanes = reply, calls, lanes
         self.waiting: Iterator[int] = iter(range(len(calls)))
         self.results: dict[int, MessageRecord] = {}
         self.outputs: dict[int, ToolOutput] = {}
         self.follows: dict[int, int | None] = {}
+        self.shown: list[MessageRecord] = []  # images that the calls have read
 
 
 class AgentLoop:
@@ -55,7 +54,7 @@ class AgentLoop:
         self,
         *,
         steps: Steps,
-        conversation: Conversation,
+        keeper: ContextKeeper,
         blocks: Blocks,
         ask: Callable[[int], Awaitable[Done[ModelOutput]]],
         tools: ToolRunner,
@@ -64,7 +63,8 @@ class AgentLoop:
         round_limit: int,
         parallelism: int,
     ) -> None:
-        self._steps, self._conversation, self._blocks = steps, conversation, blocks
+        self._steps, self._keeper, self._blocks = steps, keeper, blocks
+        self._conversation: Conversation = keeper.conversation
         self._ask, self._tools, self._model = ask, tools, model
         self._pictures = pictures
         self._round_limit, self._parallelism = round_limit, parallelism
@@ -80,14 +80,20 @@ class AgentLoop:
             await self._finish_round(first, start.answer, start.results)
             first += 1
         elif not start.is_begun:
-            await self._steps.commit(self._next_round(first, start.unshown))
-            self._add_shown(start.unshown)
+            shown = _shown(start.unshown)
+            await self._steps.commit(self._next_round(first, shown=shown))
+            self._add_shown(shown)
         if note is not None:
             self._conversation.add(note)
         self._add_delivered()  # what had waited and came with the round that was begun here
         for turn_round in itertools.count(first):
+            step = self._model_step(turn_round)
+            if limits.reached(self._steps.budget) is None:  # a summary costs as well
+                await self._make_room(turn_round)
+            if (refused := await self._begin_within_budget(step)) is not None:
+                return refused
             output = await self._steps.run(
-                self._model_step(turn_round),
+                step,
                 partial(self._ask, turn_round),
                 partial(self._after_answer, turn_round),
             )
@@ -101,16 +107,41 @@ class AgentLoop:
                     await self._finish_round(turn_round, output, {})
         raise AssertionError("itertools.count ended")
 
+    async def _begin_within_budget(self, step: Step) -> Terminal | None:
+        """Begin a model step; if the session has used up its budget, end the turn instead, and tell how."""
+        if limits.reached(self._steps.budget) is None:
+            await self._steps.begin(step)  # in vain, if somebody else has used up the rest meanwhile
+        refusal = limits.reached(self._steps.budget)
+        if refusal is None:
+            return None
+        terminal = decide.failure(refusal, reason=limits.REASON)
+        await self._steps.commit(Next(terminal=terminal))
+        return terminal
+
+    async def _make_room(self, turn_round: int) -> None:
+        """Afterwards the conversation fits, as far as that can be had. Mostly it does, and nothing is done."""
+        step = self._keeper.due(turn_round)
+        if step is not None:
+            compact = partial(self._keeper.compact, turn_round)
+            output = await self._steps.run(step, compact, partial(self._after_compaction, turn_round))
+            self._keeper.compacted(output, self._steps.take_summary())
+        self._keeper.fit()
+
+    def _after_compaction(self, turn_round: int, _done: Done[CompactOutput]) -> Next:
+        model = self._model_step(turn_round)
+        # It has begun where only messages that came with the same commit made the conversation too long.
+        return NOTHING if self._steps.has_begun(model) else Next(begin=(model,))
+
     async def _finish_round(self, turn_round: int, output: ModelOutput, saved: Mapping[int, ToolOutput]) -> None:
         """Run the calls that have no result yet; afterwards the next round has begun."""
-        batch = await self._run_tools(turn_round, output.calls, saved)
-        results = [batch.results[at] for at in range(len(output.calls))]
-        self._conversation.add_exchange(reply_message(output, self._model), results)
-        self._add_shown(read_images(batch.outputs))
+        reply = reply_message(output, self._model)
+        batch = await self._run_tools(turn_round, _Batch(reply, output.calls, lanes=self._parallelism), saved)
+        self._conversation.add_exchange(reply, [batch.results[at] for at in range(len(output.calls))])
+        self._add_shown(batch.shown)
         self._add_delivered()
 
-    def _add_shown(self, images: Sequence[ReadImage]) -> None:
-        for message in _shown(images):
+    def _add_shown(self, shown: Sequence[MessageRecord]) -> None:
+        for message in shown:
             self._conversation.add(message)
 
     def _add_delivered(self) -> None:
@@ -125,15 +156,15 @@ class AgentLoop:
                 return Next(
                     passed=((final, _encode({"state": terminal.state})),),
                     terminal=terminal,
-                    otherwise=self._next_round(turn_round + 1) if may_go_on else None,
+                    otherwise=self._next_round(turn_round + 1, done.messages) if may_go_on else None,
                 )
             case Dispatch(calls=calls):
                 begin = [self._tool_step(turn_round, i, call) for i, call in enumerate(calls[: self._parallelism])]
                 return Next(events=[_use_event(call) for call in calls], begin=begin)
 
-    async def _run_tools(self, turn_round: int, calls: list[ToolCallRecord], saved: Mapping[int, ToolOutput]) -> _Batch:
+    async def _run_tools(self, turn_round: int, batch: _Batch, saved: Mapping[int, ToolOutput]) -> _Batch:
         """Results of all calls; each new one is committed as soon as it is there."""
-        batch = _Batch(calls, lanes=self._parallelism)
+        calls = batch.calls
         batch.results |= {index: result_message(calls[index], output) for index, output in saved.items()}
         batch.outputs |= saved
         batch.waiting = (index for index in range(len(calls)) if index not in saved)
@@ -158,7 +189,8 @@ class AgentLoop:
             return Next(begin=(self._tool_step(turn_round, upcoming, batch.calls[upcoming]),))
         if len(batch.results) < len(batch.calls):
             return NOTHING
-        return self._next_round(turn_round + 1, read_images(batch.outputs))
+        batch.shown = _shown(read_images(batch.outputs))
+        return self._next_round(turn_round + 1, [batch.reply, *batch.results.values()], shown=batch.shown)
 
     async def _call_tool(self, call: ToolCallRecord) -> Done[ToolOutput]:
         output = await self._tools.call(call)
@@ -170,13 +202,17 @@ class AgentLoop:
         blobs = [] if output.image is None else [self._pictures.blob(output.image.image)]
         return Done(output=output, messages=[message], events=[*shown, event("tool.result", result)], blobs=blobs)
 
-    def _next_round(self, turn_round: int, images: Sequence[ReadImage] = ()) -> Next:
-        """Begin a round; `images` were read in the one before."""
+    def _next_round(
+        self, turn_round: int, coming: Sequence[MessageRecord] = (), *, shown: Sequence[MessageRecord] = ()
+    ) -> Next:
+        """The round begins with its model step or, if the conversation with what is `coming` is too long, before that
+        with its compaction. `shown` are images that were read in the round before it; they come behind the rest."""
         prepared = Step(f"r{turn_round}.prepare", "prepare", b"{}")
-        return Next(passed=((prepared, b"{}"),), begin=(self._model_step(turn_round),), opening=_shown(images))
+        first = self._keeper.due(turn_round, [*coming, *shown]) or self._model_step(turn_round)
+        return Next(passed=((prepared, b"{}"),), begin=(first,), opening=shown)
 
     def _model_step(self, turn_round: int) -> Step:
-        return Step(f"r{turn_round}.model", "model", _encode({"model": self._model, "round": turn_round}))
+        return Step(f"r{turn_round}.model", MODEL, _encode({"model": self._model, "round": turn_round}))
 
     def _tool_step(self, turn_round: int, index: int, call: ToolCallRecord) -> Step:
         kind = "read" if self._tools.is_repeatable(call.name) else "effect"

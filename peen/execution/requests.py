@@ -7,10 +7,12 @@ from typing import Final
 
 import msgspec
 
-from peen.model.stream import ModelRequest
+from peen.context.count import message_tokens, text_tokens
+from peen.model.reasoning import items_for
+from peen.model.stream import ModelInfo, ModelRequest
 from peen.store.blobs.encoder import Encoder
 from peen.store.blobs.text import Blob
-from peen.wire.worker import MessageRecord, NewBlob
+from peen.wire.worker import NOTHING, MessageRecord, NewBlob
 
 _encode: Final = msgspec.json.encode
 
@@ -23,17 +25,23 @@ class SentRequests:
     turn does not send the history again that the turn before it has sent.
     """
 
-    def __init__(self, known: set[bytes]) -> None:
-        self._encoder = Encoder(known)
+    def __init__(self, known: set[bytes], model: ModelInfo) -> None:
+        self._known, self._encoder, self._model = known, Encoder(known), model
+        self._handed_out: set[bytes] = set()
         self._length = 0
-        self._last: MessageRecord | None = None
+        self._messages: Sequence[MessageRecord] = ()
         self._around: tuple[object, bytes] = (None, b"")
 
     def save(self, request: ModelRequest) -> tuple[bytes, list[NewBlob]]:
         """The saved value of this request, and the blobs that it names and the store has not got yet."""
         self._follow(request.messages)
         saved = self._encoder.save(self._before(request), b"}")
+        self._handed_out = {blob.hash for blob in saved.new_blobs}
         return saved.value, _travelling(saved.new_blobs)
+
+    def forget_last(self) -> None:
+        """The request saved last was not stored, as far as is known: nor were its blobs. No other is saved here."""
+        self._known -= self._handed_out
 
     def blobs(self, hashes: Collection[bytes]) -> list[NewBlob]:
         """Those blobs of the request saved last, which the store turned out not to have."""
@@ -42,13 +50,13 @@ class SentRequests:
 
     def _follow(self, messages: Sequence[MessageRecord]) -> None:
         kept = self._length
-        # A conversation that only grew still has its last message where it was.
-        if kept == 0 or (len(messages) >= kept and messages[kept - 1] is self._last):
+        # A conversation that only grew is still the same list; what was left out of one, or summarized, makes another.
+        if kept == 0 or (messages is self._messages and len(messages) >= kept):
             for message in messages[kept:]:
-                self._encoder.append(_encode(as_sent(message)))
+                self._encoder.append(_encode(as_sent(message, self._model)))
         else:
-            self._encoder.replace_all(_encode(as_sent(message)) for message in messages)
-        self._length, self._last = len(messages), messages[-1] if messages else None
+            self._encoder.replace_all(_encode(as_sent(message, self._model)) for message in messages)
+        self._length, self._messages = len(messages), messages
 
     def _before(self, request: ModelRequest) -> bytes:
         """The text in front of the list of messages; the same object as long as nothing of it changes."""
@@ -62,11 +70,27 @@ class SentRequests:
         return self._around[1]
 
 
-def as_sent(message: MessageRecord) -> MessageRecord:
-    """The message without what is only shown: its reasoning, and which model it came from."""
-    if message.thinking is None and message.model is None:
+def as_sent(message: MessageRecord, model: ModelInfo) -> MessageRecord:
+    """The message with what goes to this model: without the name of the one that wrote it, and without reasoning.
+
+    Reasoning of its own that a model wants back stays.
+    """
+    if message.role != "assistant":
         return message
-    return msgspec.structs.replace(message, thinking=None, model=None)
+    is_own = message.model == model.name
+    returns = bool(items_for(message, upstream=model.connection_name, model=model.model_id))
+    return msgspec.structs.replace(
+        message,
+        model=None,
+        thinking=message.thinking if is_own and model.thinking_returns else None,
+        provider_reasoning=message.provider_reasoning if returns else NOTHING,
+    )
+
+
+def sent_tokens(message: MessageRecord, model: ModelInfo) -> int:
+    """Tokens of the message for this model: reasoning counts where it is sent."""
+    sent = as_sent(message, model)
+    return message_tokens(sent) + text_tokens(sent.thinking or "")
 
 
 def _travelling(blobs: list[Blob]) -> list[NewBlob]:

@@ -8,11 +8,12 @@ from typing import Final
 
 import msgspec
 
-from peen.execution.decide import ModelOutput, ReadImage, ToolOutput
+from peen.execution.decide import CompactGiven, ModelOutput, ReadImage, ToolOutput
 from peen.wire.worker import SavedStep
 
 _decode_answer: Final = msgspec.json.Decoder(ModelOutput).decode
 _decode_result: Final = msgspec.json.Decoder(ToolOutput).decode
+_decode_compaction: Final = msgspec.json.Decoder(CompactGiven).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +21,22 @@ class Start:
     """The point from which the loop goes on.
 
     `turn_round` is the round to work on. With `answer` its model has answered and `results` (by position of the call)
-    are there already; without it, the model is asked. `is_begun` says that the round's model step was begun before, so
-    that only its claim is renewed. `unshown` are images of the round before it that have not been shown yet.
+    are there already; without it, the model is asked. `is_begun` says that the round was begun before, so that only the
+    claim of its model or compaction step is renewed. `compaction` is one that was cut off: it is done as it was begun.
+    `is_compacted` says that the round has had its compaction, whatever came of that. `unshown` are images of the round
+    before it that have not been shown yet.
     """
 
     turn_round: int = 0
     answer: ModelOutput | None = None
     results: dict[int, ToolOutput] = field(default_factory=dict)
     is_begun: bool = False
+    compaction: CompactGiven | None = None
+    is_compacted: bool = False
     unshown: list[ReadImage] = field(default_factory=list)
+
+
+BEGINNING: Final = Start()
 
 
 def starting_point(steps: Iterable[SavedStep]) -> Start:
@@ -39,6 +47,8 @@ def starting_point(steps: Iterable[SavedStep]) -> Start:
     answers: dict[int, ModelOutput] = {}
     results: dict[int, dict[int, ToolOutput]] = {}
     begun: set[int] = set()
+    prepared: set[int] = set()  # a used-up budget keeps the model step of such a round from being begun
+    compactions: dict[int, SavedStep] = {}
     for saved in steps:
         number, _, rest = saved.step.removeprefix("r").partition(".")
         if not number.isdecimal():
@@ -48,17 +58,30 @@ def starting_point(steps: Iterable[SavedStep]) -> Start:
             begun.add(turn_round)
             if saved.state == "completed":
                 answers[turn_round] = _decode_answer(saved.output)
+        elif rest == "prepare":
+            prepared.add(turn_round)
+        elif rest == "compact":
+            begun.add(turn_round)
+            compactions[turn_round] = saved
         elif rest.endswith(".handler") and saved.state == "completed":
             index = int(rest.removeprefix("t").partition(".")[0])
             results.setdefault(turn_round, {})[index] = _decode_result(saved.output)
-    if not answers:
-        return Start(is_begun=0 in begun)
-    last = max(answers)
-    done = results.get(last, {})
-    if len(done) < len(answers[last].calls):
-        return Start(last, answers[last], done)
-    is_begun = last + 1 in begun
-    return Start(last + 1, is_begun=is_begun, unshown=[] if is_begun else read_images(done))
+    done: dict[int, ToolOutput] = {}
+    if answers:
+        last = max(answers)
+        done = results.get(last, {})
+        if len(done) < len(answers[last].calls):
+            return Start(last, answers[last], done)
+    upcoming = max(answers) + 1 if answers else 0
+    compaction = compactions.get(upcoming)
+    is_over = compaction is not None and compaction.state in ("completed", "failed")
+    return Start(
+        upcoming,
+        is_begun=upcoming in begun,
+        compaction=_decode_compaction(compaction.given) if compaction is not None and not is_over else None,
+        is_compacted=is_over,
+        unshown=[] if upcoming in begun | prepared else read_images(done),
+    )
 
 
 def read_images(results: Mapping[int, ToolOutput]) -> list[ReadImage]:

@@ -12,10 +12,13 @@ from msgspec import Raw
 
 from peen.errors import StaleClaim, StorageError, StorageFailed
 from peen.execution.journal import Journal
+from peen.execution.limits import reached
 from peen.wire.worker import (
+    Budget,
     Claim,
     CommitSteps,
     Committed,
+    CompactionRecord,
     Completion,
     Continuation,
     EmitEvents,
@@ -30,6 +33,8 @@ from peen.wire.worker import (
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+MODEL: Final = "model"
+"""The kind of a step that asks a provider."""
 RENEW_S: Final = 25.0
 """Seconds between two renewals; a lease runs for 60."""
 RETRY_S: Final = 5.0
@@ -62,6 +67,10 @@ class Done(Generic[T]):
     refused_images: list[RefusedImage] = field(default_factory=list)
     recall: Callable[[Collection[bytes]], list[NewBlob]] | None = None
     """Finds the blobs of those values that the store has not got after all."""
+    forget: Callable[[], None] | None = None
+    """Called if none of this could be stored, as far as is known."""
+    compaction: CompactionRecord | None = None
+    """What a compaction came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +101,11 @@ class Steps:
         self._claimed: dict[str, Step] = {}
         self._delivered: list[MessageRecord] = []
         self._continued = False
+        self._summary: str | None = None
         self.message_sequence = 0
         """Last message sequence of the session, as of the latest commit."""
+        self.budget: Budget | None = None
+        """What the session may use, and has, as of the latest commit; None if nothing limits it."""
 
     def take_delivered(self) -> list[MessageRecord]:
         """Messages of the user that came with the latest commits and are not in the conversation yet."""
@@ -104,6 +116,20 @@ class Steps:
         """Whether the latest end did not happen, because messages waited: the execution goes on."""
         continued, self._continued = self._continued, False
         return continued
+
+    async def begin(self, step: Step) -> None:
+        """Save the input, unless an earlier commit did. A model step does not begin once the budget is used up."""
+        if step.id not in self._claimed:
+            await self.commit(Next(begin=(step,)))
+
+    def take_summary(self) -> str | None:
+        """The text of the summary that the latest commit has stored."""
+        summary, self._summary = self._summary, None
+        return summary
+
+    def has_begun(self, step: Step) -> bool:
+        """Whether this holder has claimed the step, and it has not ended."""
+        return step.id in self._claimed
 
     async def run(
         self,
@@ -117,8 +143,7 @@ class Steps:
         the step stays running in the store, and whoever recovers it knows by its kind what that means.
         Raises: StaleClaim if this holder was replaced or a Stop came; LinkLost if the store is out of reach.
         """
-        if step.id not in self._claimed:
-            await self.commit(Next(begin=(step,)))
+        await self.begin(step)
         done = await work()
         following = then(done)
         completion = Completion(step=step.id, output=Raw(msgspec.json.encode(done.output)), failed=done.failed)
@@ -146,28 +171,44 @@ class Steps:
             continuation=(
                 None if otherwise is None else Continuation(claims=_claims(otherwise), passed=_passed(otherwise))
             ),
+            compaction=done.compaction if done is not None else None,
         )
         committed = await self._save(request, done)
         if committed.stopped:
             raise StaleClaim("a Stop came before this step ended; its result is saved, and nothing follows from it")
         # Calls that end together may hear of their commits in any order.
         self.message_sequence = max(self.message_sequence, committed.message_sequence)
+        self.budget = committed.budget
         self._delivered += committed.delivered
         self._continued = committed.continued
+        self._summary = committed.summary
         begun = otherwise if committed.continued and otherwise is not None else following
+        is_used_up = reached(committed.budget) is not None
         for step in begun.begin:
-            self._claimed[step.id] = step
+            if not (is_used_up and step.kind == MODEL):
+                self._claimed[step.id] = step
 
     async def _save(self, request: CommitSteps, done: Done[T] | None) -> Committed:
-        """Commit; once more with the blobs that were thought to be stored and are not (of a commit that failed)."""
-        if done is not None and done.blobs:
-            request = msgspec.structs.replace(request, blobs=done.blobs)
+        """Commit; again with blobs that were thought to be stored and are not."""
+        if done is None:
+            return await self._journal.commit(request)
+        try:
+            return await self._save_whole(msgspec.structs.replace(request, blobs=done.blobs), done)
+        except BaseException:
+            if done.forget is not None:
+                done.forget()  # else later turns would rely on what only this commit brought
+            raise
+
+    async def _save_whole(self, request: CommitSteps, done: Done[T]) -> Committed:
         committed = await self._journal.commit(request)
-        if committed.missing_blobs and done is not None and done.recall is not None:
-            again = [*request.blobs, *done.recall(committed.missing_blobs)]
-            committed = await self._journal.commit(msgspec.structs.replace(request, blobs=again))
-        if committed.missing_blobs:
-            raise StorageFailed("peen.db", f"{len(committed.missing_blobs)} parts of a saved value cannot be found")
+        # What a missing part names is looked for only once that part is there: each time is one level further down.
+        while committed.missing_blobs:
+            found = [] if done.recall is None else done.recall(committed.missing_blobs)
+            if not found:
+                problem = f"{len(committed.missing_blobs)} parts of a saved value cannot be found"
+                raise StorageFailed("peen.db", problem)
+            request = msgspec.structs.replace(request, blobs=[*request.blobs, *found])
+            committed = await self._journal.commit(request)
         return committed
 
     async def emit(self, events: list[EventRecord]) -> None:

@@ -60,8 +60,9 @@ class FeedPump:
         """Rows were committed. Called before the writers of these rows are woken."""
         for no, (first, last) in touched.items():
             head = self._head(no, first - 1)
-            head.committed = max(head.committed, last)
-            self._dirty[no] = None
+            if head is not None:
+                head.committed = max(head.committed, last)
+                self._dirty[no] = None
         self._wake.set()
 
     def when_published(self, no: SessionNo, sequence: int, action: Callable[[], None]) -> None:
@@ -128,11 +129,13 @@ class FeedPump:
                 log.error("gap in a feed", session=head.session_id, expected=expected, found=row.sequence)
             expected = row.sequence + 1
 
-    def _head(self, no: SessionNo, published: int) -> _Head:
+    def _head(self, no: SessionNo, published: int) -> _Head | None:
+        """None if the session was deleted since that commit: the writer may be commits ahead of this thread."""
         head = self._heads.get(no)
         if head is None:
             row = sessions.by_no(self._reader, no)
-            assert row is not None, f"no session {no}"
+            if row is None:
+                return None
             head = _Head(no, row.id, str(UUID(bytes=row.id)), published, published)
             self._heads[no] = head
         return head

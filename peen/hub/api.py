@@ -12,6 +12,7 @@ from peen.errors import SessionNotFound
 from peen.model.price import Prices
 from peen.model.stream import ModelInfo
 from peen.session.requests import ResumeRequest
+from peen.session.spending import Terms
 from peen.session.workspace import WorkspacePolicy
 from peen.store import sessions
 from peen.store.blobs.rows import Blobs
@@ -53,6 +54,7 @@ class Api:
     """Ends everything that lives for a session that was marked for deletion: its actor, then its worker."""
 
     prices: Prices = field(default_factory=Prices)
+    terms: Terms = field(default_factory=Terms)
     runs: Callable[[ExecutionDetails], Sequence[Run]] | None = None
     """Looks up the runs of an execution; without it they are read from its record."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
@@ -17,11 +17,12 @@ from peen.errors import ModelError
 from peen.model.anthropicbody import MessageBodies
 from peen.model.anthropicerrors import refuses_reasoning, status_failure
 from peen.model.anthropicmodels import Facts, by_preference, facts_of, learned, output_limit, thinking_budget
-from peen.model.anthropicreader import MessageReader, hidden
 from peen.model.anthropicstream import MessageTranslator
-from peen.model.anthropicwire import ListedModel, decode_message, decode_models
+from peen.model.anthropicwire import ListedModel, decode_models
+from peen.model.chatwire import ErrorObject
 from peen.model.effort import UNSUPPORTED, fit
 from peen.model.images import named
+from peen.model.reader import MAX_BODY_BYTES, AnswerReader
 from peen.model.refusal import unexpected_page
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.transport import Reply, Transport, origin
@@ -30,7 +31,6 @@ from peen.wire.worker import UpstreamConfig
 DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 API_VERSION: Final = "2023-06-01"
 """The version that every server of this API knows; later ones only take parameters away that are not used here."""
-MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_PAGES: Final = 20
 CLOSE_S: Final = 2.0
@@ -172,28 +172,10 @@ class AnthropicUpstream:
         return self._told[key]
 
     async def _events(self, reply: Reply, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        translator = MessageTranslator(request.model_id)
         content_type = reply.headers.get("content-type", "").lower()
-        if "json" in content_type:
-            return _Answer(await self._whole_answer(reply, translator))
         if "html" in content_type:
             raise unexpected_page(content_type, await _read_error(reply), place=self._place)
-        return MessageReader(reply, translator, self._hide, self._place)
-
-    async def _whole_answer(self, reply: Reply, translator: MessageTranslator) -> list[StreamEvent]:
-        """From a server that does not stream, or that has only an error to tell."""
-        body = await _read(reply, MAX_BODY_BYTES)
-        try:
-            message = decode_message(body)
-        except (msgspec.DecodeError, RecursionError) as exc:
-            raise ModelError(
-                f"{self._place} answered with JSON that is no answer", kind="bad_response", retryable=True
-            ) from exc
-        if message.error is not None:
-            message = msgspec.structs.replace(message, error=hidden(message.error, self._hide))
-        events: list[StreamEvent] = []
-        translator.take_whole(message, events)
-        return events
+        return AnswerReader(reply, MessageTranslator(request.model_id, hide=self._hide), self._place)
 
     async def _status_error(self, reply: Reply) -> ModelError:
         body = await _read_error(reply)
@@ -201,24 +183,13 @@ class AnthropicUpstream:
             body = body.replace(self._key.encode(), b"[key]")
         return status_failure(reply.status, reply.headers, body, now_ms=self._entropy.now_ms(), place=self._place)
 
-    def _hide(self, text: str) -> str:
-        return text if self._key is None else text.replace(self._key, "[key]")
-
-
-class _Answer:
-    """Events that are all there."""
-
-    def __init__(self, events: list[StreamEvent]) -> None:
-        self._events = iter(events)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StreamEvent:
-        await trio.lowlevel.checkpoint()
-        for event in self._events:
-            return event
-        raise StopAsyncIteration
+    def _hide(self, error: ErrorObject | str) -> ErrorObject | str:
+        """The same without the key, which some servers repeat when they refuse it."""
+        if self._key is None:
+            return error
+        if isinstance(error, str):
+            return error.replace(self._key, "[key]")
+        return msgspec.structs.replace(error, message=(error.message or "").replace(self._key, "[key]") or None)
 
 
 async def _read(reply: Reply, most: int) -> bytes:

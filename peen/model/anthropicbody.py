@@ -14,13 +14,14 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from peen.model.anthropicstream import Kept
+from peen.model.anthropicstream import KEPT_TYPES, Kept
 from peen.model.conversation import begins_turn
 from peen.model.images import filled, mark
+from peen.model.reasoning import items_for, type_of
 from peen.model.stream import ModelRequest
 from peen.model.strict import StrictCheck
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import NOTHING, ImageRef, MessageRecord, ProviderReasoning, ToolCallRecord
+from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 KEPT: Final = 16
 """Conversations whose encoded messages are kept: a root and its children at work. The one used longest ago goes."""
@@ -40,7 +41,6 @@ _MOST_NAME: Final = 128
 _BEGIN: Final = "(The conversation begins with an answer.)"
 _GO_ON: Final = "(Go on.)"
 _encode: Final = msgspec.json.encode
-_decode_reasoning: Final = msgspec.json.Decoder(ProviderReasoning).decode
 _decode_item: Final = msgspec.json.Decoder(Kept).decode
 
 
@@ -176,13 +176,13 @@ class EncodedConversation:
         return blocks
 
     def _items(self, message: MessageRecord) -> list[Raw]:
-        if message.provider_reasoning == NOTHING or len(self._messages) < self._forgotten:
+        if len(self._messages) < self._forgotten:
             return []
-        kept = _decode_reasoning(message.provider_reasoning)
-        if (kept.upstream, kept.model) != (self._upstream, self._model_id):
+        items = items_for(message, upstream=self._upstream, model=self._model_id)
+        if not all(type_of(item) in KEPT_TYPES for item in items):
             return []
-        self.has_reasoning = True
-        return kept.items
+        self.has_reasoning |= bool(items)
+        return items
 
 
 def _answer(message: MessageRecord, items: list[Raw]) -> list[bytes]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from peen.errors import ModelError
 from peen.model.chatwire import ErrorObject
-from peen.model.refusal import status_error, stream_error
+from peen.model.refusal import TOO_LONG, status_error, stream_error
 
 _TOO_LONG: Final = re.compile(
     r"exceed(s|ed)? (the )?(context|maximum) |too many tokens|request_too_large", re.IGNORECASE
@@ -22,7 +22,7 @@ def status_failure(status: int, headers: Mapping[str, str], body: bytes, *, now_
     error = status_error(status, headers, body, now_ms=now_ms, place=place)
     if status == 413:
         # The limit is on the request's bytes; what helps is the same as with too many tokens.
-        return _as("context_length_exceeded", error)
+        return _as(TOO_LONG, error)
     return _sharpened(error) if status == 400 else error
 
 
@@ -36,7 +36,7 @@ def stream_failure(error: ErrorObject | str) -> ModelError:
         case "timeout_error":
             return _as("timeout", found)
         case "request_too_large":
-            return _as("context_length_exceeded", found)
+            return _as(TOO_LONG, found)
         case _:
             return _sharpened(found)
 
@@ -51,7 +51,7 @@ def _sharpened(error: ModelError) -> ModelError:
         return error
     if _NO_CREDIT.search(str(error)):
         return _as("quota_exhausted", error)
-    return _as("context_length_exceeded", error) if _TOO_LONG.search(str(error)) else error
+    return _as(TOO_LONG, error) if _TOO_LONG.search(str(error)) else error
 
 
 def _as(kind: str, error: ModelError) -> ModelError:

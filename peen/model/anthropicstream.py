@@ -9,8 +9,20 @@ from msgspec import Raw, Struct
 
 from peen.errors import ModelError
 from peen.model.anthropicerrors import stream_failure
-from peen.model.anthropicwire import Block, Delta, Event, Mender, Message, StopDetails, UsageReport
+from peen.model.anthropicwire import (
+    Block,
+    Delta,
+    Event,
+    Mender,
+    Message,
+    StopDetails,
+    UsageReport,
+    decode_event,
+    decode_message,
+)
+from peen.model.chatstream import Hide, error_in
 from peen.model.fold import LENGTH
+from peen.model.sse import SseEvent
 from peen.model.stream import (
     CallDelta,
     CallStarted,
@@ -25,6 +37,7 @@ from peen.model.stream import (
 
 _LENGTH_WORDS: Final = frozenset({LENGTH, "max_tokens", "model_context_window_exceeded"})
 _REFUSAL: Final = "refusal"
+KEPT_TYPES: Final = frozenset({"thinking", "redacted_thinking", "text", "tool_use"})
 _encode: Final = msgspec.json.encode
 
 
@@ -63,8 +76,10 @@ class _Open:
 class MessageTranslator:
     """Reads the events of one answer in their order; `finish` comes last."""
 
-    def __init__(self, model_id: str) -> None:
-        self._model = model_id
+    has_halves = False  # each block mends its own text
+
+    def __init__(self, model_id: str, *, hide: Hide = lambda error: error) -> None:
+        self._model, self._hide = model_id, hide
         self._open: dict[int, _Open] = {}
         self._calls = 0
         self._has_text = False
@@ -73,18 +88,35 @@ class MessageTranslator:
         self._reason: str | None = None
         self._details: StopDetails | None = None
         self._finished = False
-        self.done = False
+        self.over = False
         """The provider has ended the message."""
 
     @property
     def ended(self) -> bool:
         """Whether the reason why the answer ends is known: it is whole."""
-        return self.done or self._reason is not None
+        return self.over or self._reason is not None
+
+    def read(self, event: SseEvent, out: list[StreamEvent]) -> None:
+        """Append to `out` what `event` says.
+
+        Raises: ModelError if it is an error, or makes no sense; msgspec.DecodeError.
+        """
+        if event.name == "error":
+            raise stream_failure(self._hide(error_in(event.data)))
+        found = decode_event(event.data)
+        self.take(found if found.type else msgspec.structs.replace(found, type=event.name), out)
+
+    def read_whole(self, body: bytes, out: list[StreamEvent]) -> None:
+        """The same of a document in the place of a stream."""
+        self.take_whole(decode_message(body), out)
+
+    def done(self, out: list[StreamEvent]) -> None:
+        """`[DONE]` belongs to other dialects, and says nothing about the answer."""
 
     def take(self, event: Event, out: list[StreamEvent]) -> None:
         """Append to `out` what `event` says. Raises: ModelError if it is an error, or makes no sense."""
         if event.error is not None or event.type == "error":
-            raise stream_failure(event.error if event.error is not None else "no reason given")
+            raise stream_failure(self._hide(event.error if event.error is not None else "no reason given"))
         match event.type:
             case "message_start" if event.message is not None:
                 self._model = event.message.model or self._model
@@ -101,7 +133,7 @@ class MessageTranslator:
                     self._details = event.delta.stop_details or self._details
                 self._report(event.usage, out)
             case "message_stop":
-                self.done = True
+                self.over = True
                 self.finish(out)
             case _:
                 pass  # `ping`, and whatever comes to be
@@ -109,7 +141,7 @@ class MessageTranslator:
     def take_whole(self, message: Message, out: list[StreamEvent]) -> None:
         """An answer that is not streamed. Raises: ModelError as `take` does."""
         if message.error is not None or message.type == "error":
-            raise stream_failure(message.error if message.error is not None else "no reason given")
+            raise stream_failure(self._hide(message.error if message.error is not None else "no reason given"))
         if message.content is None:
             raise ModelError("the provider answered with JSON that is no answer", kind="bad_response", retryable=True)
         self._model = message.model or self._model
@@ -118,7 +150,7 @@ class MessageTranslator:
             self._stop(index, out)
         self._report(message.usage, out)
         self._reason, self._details = message.stop_reason, message.stop_details
-        self.done = True
+        self.over = True
         self.finish(out)
 
     def finish(self, out: list[StreamEvent]) -> None:

@@ -34,9 +34,10 @@ class CallPiece(Struct, frozen=True):
 class Delta(Struct, frozen=True):
     """What is new in an answer, or all of it where a server does not stream."""
 
-    content: str | list[Part] | None = None
+    content: str | list[Part | str] | None = None
     reasoning_content: str | None = None
-    reasoning: str | None = None
+    reasoning: str | dict[str, Any] | None = None
+    thinking: str | dict[str, Any] | None = None
     refusal: str | None = None
     tool_calls: list[CallPiece] | None = None
 

@@ -24,7 +24,8 @@ RECEIVE_BYTES: Final = 64 * 1024
 _PORTS: Final = {"http": 80, "https": 443}
 _LEFT_AS_IT_IS: Final = "/?%:@!$&'()*+,;=~"
 _BYTES_ACKED: Final = 120
-"""Where `struct tcp_info` has `tcpi_bytes_acked`, 8 bytes long; part of the kernel's ABI since Linux 4.1."""
+"""Where `struct tcp_info` has `tcpi_bytes_acked` and behind it `tcpi_bytes_received`, each 8 bytes long; part of the
+kernel's ABI since Linux 4.1."""
 _TCP_INFO_BYTES: Final = 256
 
 
@@ -71,14 +72,16 @@ class Connection:
     def __init__(self, stream: trio.abc.Stream, tcp: trio.socket.SocketType, place: str) -> None:
         """`stream` is what speaks over the socket `tcp`: the socket itself, or TLS."""
         self._stream, self._tcp, self._place = stream, tcp, place
-        self._acked = 0
+        self._counts = (0, 0)  # bytes acknowledged and received when the request began
+        self._had_ended = False  # whether the server had closed by then
         self._can_stay = False  # as far as the request and the head of the answer say
         self._body: Body = OpenBody()
         self._early = b""  # of the body, what came together with the head
 
     async def ask(self, request: h11.Request, body: bytes) -> h11.Response:
         """The head of the answer. Raises: ModelError `transport`."""
-        self._acked = self._bytes_acked()
+        self._counts = self._bytes_counted()
+        self._had_ended = self._says_something()
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         # h11 sees heads alone: the body is in no need of it, and `peen.model.httpbody` reads the answer's.
         written = http.send(request) or b""
@@ -133,17 +136,18 @@ class Connection:
 
     def has_ended(self) -> bool:
         """For a connection that waits: whether the server has closed it, or says what nobody asked."""
-        poll = select.poll()
-        poll.register(self._tcp.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        return self._says_something()
 
     def was_closed_before(self) -> bool:
         """Whether the request that failed cannot have been read.
 
-        The server's system acknowledged no byte of it, as when it had closed the connection while that was idle; a
-        server that has read a request has acknowledged it.
+        The server had closed the connection while that was idle: the end has come, which counts as one byte received,
+        and no byte of the request was acknowledged. A server that breaks the connection has not ended it: it may have
+        read the request, since its system acknowledges that a little later.
         """
-        return self._acked > 0 and self._bytes_acked() == self._acked
+        acked, received = self._counts
+        now_acked, now_received = self._bytes_counted()
+        return 0 < acked == now_acked and (self._had_ended or now_received == received + 1)
 
     def close(self) -> None:
         """Close the socket at once, also under a task that waits for it."""
@@ -156,13 +160,18 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             raise broken(self._place, reason(exc)) from exc
 
-    def _bytes_acked(self) -> int:
-        """Bytes that the peer's system has acknowledged so far, one for the opening included; 0 if unknown."""
+    def _says_something(self) -> bool:
+        poll = select.poll()
+        poll.register(self._tcp.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _bytes_counted(self) -> tuple[int, int]:
+        """Bytes that the peer's system has acknowledged and sent so far, opening and end included; 0 if unknown."""
         info = self._tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        if len(info) < _BYTES_ACKED + 8:
-            return 0
-        acked: int = struct.unpack_from("=Q", info, _BYTES_ACKED)[0]
-        return acked
+        if len(info) < _BYTES_ACKED + 16:
+            return 0, 0
+        acked, received = struct.unpack_from("=QQ", info, _BYTES_ACKED)
+        return acked, received
 
 
 async def connect(target: Target) -> Connection:

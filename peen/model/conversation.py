@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from peen.wire.summary import stands_for, transcript_lines
 from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 
@@ -31,19 +32,30 @@ class CallResult(Struct, frozen=True):
 def begins_turn(message: MessageRecord) -> bool:
     """Whether a message asks for something new: a typed one, or the handler that woke the session.
 
-    What else the service injects (skills, events, hook text, images) belongs to the turn it arrives in.
+    What else the service injects (skills, events, hook text, images, summaries) belongs to the turn it arrives in.
     """
     return message.role == "user" and (not message.injected or message.injected_kind == "handler")
+
+
+def to_summarize(messages: Sequence[MessageRecord]) -> str | None:
+    """The lines of the conversation that the model is to sum up; None if it is asked for anything else."""
+    return transcript_lines(messages[0].content) if len(messages) == 1 and messages[0].role == "user" else None
 
 
 def position(messages: Sequence[MessageRecord]) -> Position:
     """The turn is the number of messages that began one, minus 1; the round counts the answers after the last.
 
     Turns that failed or were stopped are in the history with their message, so they count. A message that was
-    queued into a running turn counts as a turn of its own from where it was delivered.
+    queued into a running turn counts as a turn of its own from where it was delivered. Messages that a summary stands
+    for, or that were left out, count as if they were there.
     """
     begun, answers = 0, 0
     for message in messages:
+        missing = stands_for(message.content) if message.role == "user" else None
+        if missing is not None:
+            begun += missing.requests
+            answers = missing.answers + (0 if missing.requests else answers)
+            continue
         if message.role == "assistant":
             answers += 1
         elif begins_turn(message):

@@ -10,12 +10,21 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from peen.model.conversation import describe_images, position, request_text, turn_images, turn_results
+from peen.model.conversation import (
+    describe_images,
+    position,
+    request_text,
+    to_summarize,
+    turn_images,
+    turn_results,
+)
 from peen.model.demoreport import report
 from peen.model.script import Call, Round
 from peen.model.stream import ModelRequest
 from peen.wire.worker import ImageRef
 
+SUMMARY_CHARACTERS: Final = 60
+"""Of each request, in a summary."""
 PIECE_CHARACTERS: Final = 12  # small enough that a client sees the answer grow
 INTRODUCTION: Final = "I am Peen's built-in demo model: I follow a few plain commands with the real tools, no more."
 ABILITIES: Final = """\
@@ -44,6 +53,9 @@ def answer(request: ModelRequest) -> Round:
 
     Commands after a failed one are not tried: the one who reads the report decides how to go on.
     """
+    lines = to_summarize(request.messages)
+    if lines is not None:
+        return summary(lines)
     steps = parse_request(request_text(request.messages))
     images = turn_images(request.messages)
     if steps is None and images:
@@ -65,6 +77,18 @@ def answer(request: ModelRequest) -> Round:
 def _shown(images: Sequence[ImageRef]) -> str:
     what = "an image" if len(images) == 1 else f"{len(images)} images"
     return f"I was shown {what}: {describe_images(images)}. A demo has no eyes, so that is all I can say."
+
+
+def summary(lines: str) -> Round:
+    """A summary of a conversation, given as the lines that a summarizer gets: what the user asked for, and no more."""
+    earlier = re.search(r"^The user asked for:\n((?:- .*\n)+)", lines, re.MULTILINE)
+    asked = [line.removeprefix("user: ") for line in lines.splitlines() if line.startswith("user: ")]
+    text = "".join(f"- {_first_words(line)}\n" for line in asked)
+    return _say(f"The user asked for:\n{earlier[1] if earlier else ''}{text}\nEverything of it was answered.")
+
+
+def _first_words(text: str) -> str:
+    return text if len(text) <= SUMMARY_CHARACTERS else f"{text[: SUMMARY_CHARACTERS - 1]}…"
 
 
 def parse_request(text: str) -> list[Step] | None:

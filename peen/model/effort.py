@@ -45,6 +45,11 @@ def openai_levels(model_id: str) -> tuple[str, ...] | None:
     return next((levels for pattern, levels in _OPENAI if pattern.match(name)), None)
 
 
+def zai_levels(model_id: str) -> tuple[str, ...] | None:
+    """The same of a model of Z.ai: all think, one family to a degree that can be chosen."""
+    return ("low", "high", "max") if re.match(r"glm-5\.3(?!-flash)(-|$)", model_id.lower()) else None
+
+
 def fit(requested: str | None, supported: tuple[str, ...] | None) -> tuple[str | None, Reason | None]:
     """The level to use, and why it is not the requested one.
 

@@ -32,8 +32,8 @@ _decode_any: Final = msgspec.json.Decoder(Any).decode
 class Answer(Struct, frozen=True, kw_only=True):
     """One finished answer of a model. Text and calls may both be absent: an empty answer is a legal one.
 
-    `truncated` says that the output limit cut the answer; its calls, whole or not, have been dropped. `reasoning` is
-    what the provider wants back.
+    `truncated` says that the output limit cut the answer; its calls, whole or not, have been dropped. `reasoning` holds
+    the items of its `ReasoningKept`, in their order.
     """
 
     text: str
@@ -73,8 +73,8 @@ class Fold:
         self._size = 0
         self._finished: Finished | None = None
 
-    def _grow(self, text: str) -> None:
-        self._size += len(text)
+    def _grow(self, characters: int) -> None:
+        self._size += characters
         if self._size > MAX_ANSWER_CHARACTERS:
             raise ModelError(
                 f"the answer has more than {MAX_ANSWER_CHARACTERS} characters", kind="answer_too_large", retryable=False
@@ -89,21 +89,20 @@ class Fold:
             raise _bad_stream("it went on after its end")
         match event:
             case TextDelta():
-                self._grow(event.text)
+                self._grow(len(event.text))
                 self._text.append(event.text)
             case ThinkingDelta():
-                self._grow(event.text)
+                self._grow(len(event.text))
                 self._thinking.append(event.text)
             case CallStarted():
                 return self._start(event)
             case CallDelta():
-                self._grow(event.json)
+                self._grow(len(event.json))
                 self._open_call(event.index).pieces.append(event.json)
             case CallStopped():
                 self._open_call(event.index).stopped = True
             case ReasoningKept():
-                self._size += len(event.item)
-                self._grow("")
+                self._grow(len(bytes(event.item)))
                 self._reasoning.append(event.item)
             case UsageReported():
                 self._usage = merge_usage(self._usage, event.usage)

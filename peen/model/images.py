@@ -18,7 +18,7 @@ from peen.errors import ModelError
 from peen.wire.worker import ImageRef, MessageRecord
 
 _MARK: Final = re.compile(rb"\x00([0-9a-f]{64})\x00")
-_PLACE: Final = re.compile(r"messages\W{1,3}(\d+)\W{1,4}content\W{1,3}(\d+)")
+_PLACE: Final = re.compile(r"\b(messages|input)\W{1,3}(\d+)\W{1,4}content\W{1,3}(\d+)")
 # The name of a model may hold the word as well, between hyphens.
 _ABOUT_IMAGE: Final = re.compile(r"(?<![\w-])images?(?![\w-])|image_url|image_parse|_image\b", re.IGNORECASE)
 _STATUSES: Final = (None, 400, 413, 415, 422)
@@ -29,6 +29,11 @@ _decode: Final = msgspec.json.Decoder().decode
 def mark(image: ImageRef) -> bytes:
     """What stands between the quotes where the base64 of this image belongs."""
     return b"\x00%b\x00" % image.sha256.encode()
+
+
+def data_url(image: ImageRef) -> bytes:
+    """A data URL of this image, with its mark."""
+    return b"data:%b;base64,%b" % (image.media_type.encode(), mark(image))
 
 
 def filled(body: bytes, images: Mapping[str, bytes]) -> bytes:
@@ -43,7 +48,7 @@ def named(error: ModelError, body: bytes) -> ModelError:
     place = _PLACE.search(str(error)) if _is_refusal(error) else None
     if place is not None:
         try:
-            part = _decode(body)["messages"][int(place[1])]["content"][int(place[2])]
+            part = _decode(body)[place[1]][int(place[2])]["content"][int(place[3])]
             error.images = (hashlib.sha256(_bytes_of(part)).hexdigest(),)
         except (msgspec.DecodeError, LookupError, TypeError, ValueError):
             pass  # it points to something else
@@ -73,6 +78,9 @@ def _is_refusal(error: ModelError) -> bool:
 
 
 def _bytes_of(part: dict[str, Any]) -> bytes:
-    """Of an image in either dialect. Raises: LookupError, TypeError, ValueError if it is none."""
-    text: str = part["source"]["data"] if "source" in part else part["image_url"]["url"].partition(",")[2]
-    return a2b_base64(text)
+    """Of an image in any dialect. Raises: LookupError, TypeError, ValueError if it is none."""
+    if "source" in part:
+        return a2b_base64(part["source"]["data"])
+    url = part["image_url"]
+    text: str = url if isinstance(url, str) else url["url"]
+    return a2b_base64(text.partition(",")[2])

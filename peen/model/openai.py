@@ -1,10 +1,10 @@
-"""The upstream type `openai`: chat completions, as OpenAI and most servers of open models speak them."""
+"""The upstream types `openai` and `zai-coding`: OpenAI, and the many servers that speak as it does."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Self
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -14,20 +14,17 @@ import trio
 from peen import __version__
 from peen.entropy import Entropy
 from peen.errors import ModelError
-from peen.model.chatbody import ChatBodies
-from peen.model.chatreader import ChatReader
-from peen.model.chatstream import ChatTranslator
-from peen.model.chatwire import Chunk, decode_chunk, decode_models
-from peen.model.effort import fit, openai_levels
+from peen.model.chatwire import ErrorObject, decode_models
+from peen.model.dialects import DEFAULT_BASE_URLS, RESPONSES, dialect_of
+from peen.model.effort import fit
 from peen.model.images import named
 from peen.model.openaimodels import by_preference
+from peen.model.reader import MAX_BODY_BYTES, AnswerReader
 from peen.model.refusal import status_error, unexpected_page
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.transport import Reply, Transport, origin
 from peen.wire.worker import UpstreamConfig
 
-DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
-MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 CLOSE_S: Final = 2.0
 ERROR_BODY_S: Final = 10.0
@@ -43,13 +40,14 @@ class OpenAiUpstream:
     """
 
     def __init__(self, config: UpstreamConfig, key: str | None, transport: Transport, entropy: Entropy) -> None:
-        base_url = config.base_url or DEFAULT_BASE_URL
+        base_url = base_url_of(config)
         self._config, self._key = config, key
         self._transport, self._entropy = transport, entropy
-        self._chat_url = _below(base_url, "chat/completions")
-        self._models_url = _below(base_url, "models")
         self._place = origin(base_url)
         self._is_openai = urlsplit(base_url).hostname == "api.openai.com"
+        self._dialect = dialect_of(config, is_openai=self._is_openai)
+        self._answer_url = _below(base_url, self._dialect.path)
+        self._models_url = _below(base_url, "models")
         self._headers = {
             "accept": "application/json",
             "accept-encoding": "identity",  # a compressed stream comes in lumps
@@ -57,7 +55,6 @@ class OpenAiUpstream:
             "user-agent": f"peen/{__version__}",
             **({} if key is None else {"authorization": f"Bearer {key}"}),
         }
-        self._bodies = ChatBodies(output_limit_field="max_completion_tokens" if self._is_openai else "max_tokens")
         self._efforts: dict[tuple[str, str], str | None] = {}
 
     @property
@@ -85,7 +82,7 @@ class OpenAiUpstream:
             except (msgspec.DecodeError, RecursionError) as exc:
                 raise unexpected_page(reply.headers.get("content-type", ""), body, place=self._models_url) from exc
         if self._is_openai:
-            listed = by_preference(listed)
+            listed = by_preference(listed, responses=self._config.api == RESPONSES)
         return [self.describe(model.id, model.window) for model in listed if model.id]
 
     def describe(self, model_id: str, window: int | None = None) -> ModelInfo:
@@ -96,21 +93,20 @@ class OpenAiUpstream:
             model_id=model_id,
             context_window_tokens=window,
             image_input=self._config.image_input,
+            thinking_returns=self._config.type == "zai-coding",
         )
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[StreamEvent]]:
-        body = self._bodies.body(request, self._effort(request))
-        async with self._transport.send("POST", self._chat_url, self._headers, body) as reply:
+        body = self._dialect.bodies.body(request, self._effort(request))
+        async with self._transport.send("POST", self._answer_url, self._headers, body) as reply:
             if reply.status != 200:
                 raise named(await self._status_error(reply), body)
             content_type = reply.headers.get("content-type", "").lower()
-            if "json" in content_type:
-                yield _Answer(await self._whole_answer(reply, request))
-            elif "html" in content_type:
+            if "html" in content_type:
                 raise unexpected_page(content_type, await _read_error(reply), place=self._place)
-            else:
-                yield ChatReader(reply, ChatTranslator(request.model_id), self._hide, self._place)
+            # What else the body is called says little: servers name streams `application/json`, and the reverse.
+            yield AnswerReader(reply, self._dialect.translator(request.model_id, self._hide), self._place)
 
     async def aclose(self) -> None:
         """Close the connections that are kept open."""
@@ -122,7 +118,7 @@ class OpenAiUpstream:
             return None
         key = (request.model_id, requested)
         if key not in self._efforts:
-            used, reason = fit(requested, openai_levels(request.model_id))
+            used, reason = fit(requested, self._dialect.levels(request.model_id))
             self._efforts[key] = used
             log.info("reasoning effort", model=request.model_id, requested=requested, used=used, reason=reason)
         return self._efforts[key]
@@ -133,44 +129,13 @@ class OpenAiUpstream:
             body = body.replace(self._key.encode(), b"[key]")
         return status_error(reply.status, reply.headers, body, now_ms=self._entropy.now_ms(), place=self._place)
 
-    async def _whole_answer(self, reply: Reply, request: ModelRequest) -> list[StreamEvent]:
-        """From a server that does not stream, or that has only an error to tell."""
-        body = await _read(reply, MAX_BODY_BYTES)
-        try:
-            chunk = decode_chunk(body)
-        except (msgspec.DecodeError, RecursionError) as exc:
-            raise ModelError(
-                f"{self._place} answered with JSON that is no answer", kind="bad_response", retryable=True
-            ) from exc
-        events: list[StreamEvent] = []
-        ChatTranslator(request.model_id).take(self._hide(chunk), events)
-        return events
-
-    def _hide(self, chunk: Chunk) -> Chunk:
+    def _hide(self, error: ErrorObject | str) -> ErrorObject | str:
         """The same without the key, which some servers repeat when they refuse it."""
-        error = chunk.error
-        if error is None or self._key is None:
-            return chunk
+        if self._key is None:
+            return error
         if isinstance(error, str):
-            return msgspec.structs.replace(chunk, error=error.replace(self._key, "[key]"))
-        hidden = msgspec.structs.replace(error, message=(error.message or "").replace(self._key, "[key]") or None)
-        return msgspec.structs.replace(chunk, error=hidden)
-
-
-class _Answer:
-    """Events that are all there."""
-
-    def __init__(self, events: list[StreamEvent]) -> None:
-        self._events = iter(events)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StreamEvent:
-        await trio.lowlevel.checkpoint()
-        for event in self._events:
-            return event
-        raise StopAsyncIteration
+            return error.replace(self._key, "[key]")
+        return msgspec.structs.replace(error, message=(error.message or "").replace(self._key, "[key]") or None)
 
 
 async def _read(reply: Reply, most: int) -> bytes:
@@ -191,6 +156,11 @@ async def _read_error(reply: Reply) -> bytes:
 async def _read_into(body: bytearray, reply: Reply, most: int) -> None:
     while len(body) < most and (piece := await reply.receive()):
         body += piece
+
+
+def base_url_of(config: UpstreamConfig) -> str:
+    """The address of the provider: the configured one, or that of its type."""
+    return config.base_url or DEFAULT_BASE_URLS[config.type]
 
 
 def _below(base_url: str, path: str) -> str:

@@ -9,15 +9,19 @@ from typing import Final
 from peen.model.chatwire import ListedModel
 
 _CANNOT_CHAT: Final = re.compile(
-    r"audio|babbage|codex|computer-use|dall-e|davinci|deep-research|embedding|image|instruct|moderation|-pro\b|realtime"
-    r"|search|sora|speech|transcribe|tts|whisper"
+    r"audio|babbage|computer-use|dall-e|davinci|deep-research|embedding|image|instruct|moderation|realtime|search|sora"
+    r"|speech|transcribe|tts|whisper"
 )
-_SMALLER: Final = re.compile(r"mini|nano|preview|-chat")
+_RESPONSES_ONLY: Final = re.compile(r"codex|-pro\b")
+_SMALLER: Final = re.compile(r"mini|nano|preview|-chat|codex|-pro\b")
 _DATED: Final = re.compile(r"-\d{4}(-\d\d-\d\d)?$")
 
 
-def by_preference(models: Iterable[ListedModel]) -> list[ListedModel]:
-    """Models that take chat completions: the newest large `gpt-` first, then smaller and dated ones, then the rest."""
+def by_preference(models: Iterable[ListedModel], *, responses: bool = False) -> list[ListedModel]:
+    """Models that take chat completions, or the Responses API if `responses`.
+
+    The newest large `gpt-` first, then smaller, special and dated ones, then the rest.
+    """
 
     def rank(model: ListedModel) -> tuple[bool, bool, bool, float]:
         name = model.id
@@ -28,4 +32,5 @@ def by_preference(models: Iterable[ListedModel]) -> list[ListedModel]:
             -(model.created or 0),
         )
 
-    return sorted((model for model in models if not _CANNOT_CHAT.search(model.id)), key=rank)
+    able = (model for model in models if not _CANNOT_CHAT.search(model.id))
+    return sorted((model for model in able if responses or not _RESPONSES_ONLY.search(model.id)), key=rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from decimal import Decimal, localcontext
+from decimal import ROUND_CEILING, Decimal, localcontext
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ _OWN_HOSTS: Final = {"anthropic": "api.anthropic.com", "openai": "api.openai.com
 _DATED: Final = re.compile(r"-(\d{8}|\d{4}-\d\d-\d\d)$")
 _PER_TOKENS: Final = -6  # a power of ten: prices are for a million
 _DIGITS: Final = 60  # more than any product of a count and a price has, so that nothing is rounded
+_PICOS: Final = 12  # a power of ten: the parts of a dollar that are counted
 _decode_rows: Final = msgspec.json.Decoder(list[PriceRow]).decode
 
 
@@ -38,9 +39,15 @@ class Prices:
 
     def __init__(self, upstreams: Iterable[UpstreamConfig] = ()) -> None:
         self._upstreams: Mapping[str, UpstreamConfig] = {upstream.name: upstream for upstream in upstreams}
+        self._found: dict[str, Price | None] = {}  # every commit of an answer asks
 
     def of(self, reference: str) -> Price | None:
         """The price of `<upstream>/<model id>`, None if it is not known."""
+        if reference not in self._found:
+            self._found[reference] = self._find(reference)
+        return self._found[reference]
+
+    def _find(self, reference: str) -> Price | None:
         name, _, model_id = reference.partition("/")
         upstream = self._upstreams.get(name)
         if upstream is None:
@@ -79,6 +86,17 @@ def cost(usage: Usage, price: Price, *, long_ttl: int = 0) -> Decimal | None:
             + usage.completion * Decimal(rates.output)
         )
         return total.scaleb(_PER_TOKENS)
+
+
+def picos(amount: Decimal) -> int:
+    """Trillionths of a dollar, rounded up: exact for prices with up to six decimals."""
+    with localcontext(prec=_DIGITS):
+        return int(amount.scaleb(_PICOS).to_integral_value(ROUND_CEILING))
+
+
+def dollars(count: int) -> str:
+    """So many trillionths of a dollar as they go over the wire: digits and a point."""
+    return written(Decimal(count).scaleb(-_PICOS))
 
 
 def total(amounts: Iterable[Decimal]) -> Decimal:

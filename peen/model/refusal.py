@@ -21,6 +21,8 @@ _QUOTA: Final = frozenset({
     "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
     "insufficient_credits", "exceeded_current_quota_error",
 })  # fmt: skip
+TOO_LONG: Final = "context_length_exceeded"
+"""Kind of the error when a request is longer than the model's context window."""
 _TOO_LONG: Final = re.compile(
     r"context_length_exceeded|maximum context length|context window|context size|prompt is too long", re.IGNORECASE
 )
@@ -69,11 +71,16 @@ def stream_error(error: ErrorObject | str) -> ModelError:
     elif names & _RATE:
         kind, retryable = "rate_limited", True
     elif _TOO_LONG.search(f"{code} {words}"):
-        kind, retryable = "context_length_exceeded", False
+        kind, retryable = TOO_LONG, False
     else:
         ours = bool(names & _OUR_FAULT)
         kind, retryable = ("invalid_request", False) if ours else ("server_error", True)
     return ModelError(f"the provider broke off its answer: {words}", kind=kind, retryable=retryable, status=status)
+
+
+def is_too_long(words: str) -> bool:
+    """Whether a provider's words say that a request is longer than the model's context window."""
+    return _TOO_LONG.search(words) is not None
 
 
 def unexpected_page(content_type: str, body: bytes, *, place: str) -> ModelError:
@@ -128,7 +135,7 @@ def _by_status(status: int, error: ErrorObject, words: str) -> tuple[str, bool]:
     if status in (401, 403):
         return "unauthorized", False
     if status in (400, 413, 422) and _TOO_LONG.search(f"{error.code} {words}"):
-        return "context_length_exceeded", False
+        return TOO_LONG, False
     return "invalid_request", False
 
 

@@ -16,7 +16,7 @@ from peen.entropy import SystemEntropy
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
 from peen.model import anthropic
 from peen.model.anthropic import AnthropicUpstream
-from peen.model.openai import DEFAULT_BASE_URL, OpenAiUpstream
+from peen.model.openai import OpenAiUpstream, base_url_of
 from peen.model.route import transport_for
 from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
@@ -127,6 +127,11 @@ class Models:
             raise ValidationFailed(f"model {qualified!r} does not exist; known models: {known}")
         return self._upstreams[info.connection_name], info
 
+    def is_known(self, name: str) -> bool:
+        """Whether `resolve` finds the model called `name`."""
+        upstream, _, model_id = name.partition("/")
+        return name in self._infos or bool(model_id and upstream in self._trusted)
+
     def nothing(self) -> str:
         """That there is no model, with the reason of each upstream."""
         reasons = "; ".join(f"{upstream!r}: {reason}" for upstream, reason in self._failures.items())
@@ -179,7 +184,7 @@ def _build_scripted(config: UpstreamConfig, _environ: Mapping[str, str]) -> Upst
 
 
 def _build_openai(config: UpstreamConfig, environ: Mapping[str, str]) -> Upstream:
-    transport = transport_for(config.base_url or DEFAULT_BASE_URL, environ)
+    transport = transport_for(base_url_of(config), environ)
     return OpenAiUpstream(config, _key(config, environ), transport, SystemEntropy())
 
 
@@ -199,6 +204,7 @@ _BUILDERS: Final[dict[str, Callable[[UpstreamConfig, Mapping[str, str]], Upstrea
     "anthropic": _build_anthropic,
     "openai": _build_openai,
     "scripted": _build_scripted,
+    "zai-coding": _build_openai,
 }
 
 

@@ -2,6 +2,8 @@
 
 A file holds `models: {<model id>: <model>}`, or one model at its top, which is then called `script`. Durations are
 milliseconds, lengths characters, and a missing fault field means what its comment says.
+
+What no well-behaved provider sends is written down byte by byte, as a `raw` round; `peen dev upstream` plays it.
 """
 
 from __future__ import annotations
@@ -31,19 +33,66 @@ class Fault(_Part, frozen=True, kw_only=True):
     """What goes wrong in a round.
 
     `status` answers with an HTTP status instead of a stream; `error` breaks the stream with the provider's own error,
-    `cut` ends it without an end signal, `silence` sends nothing more, each after `after_pieces` pieces.
+    `cut` ends it without an end signal, `reset` breaks the connection, `silence` sends nothing more, each after
+    `after_pieces` pieces.
     """
 
-    kind: Literal["status", "cut", "silence", "error"]
+    kind: Literal["status", "cut", "reset", "silence", "error"]
     status: Annotated[int, Meta(ge=400, le=599)] | None = None  # only for `status`: 500 if missing
     after_pieces: Annotated[int, Meta(ge=0)] = 0
     times: Positive | None = None  # how many attempts of one round fail; missing: all of them
     message: str | None = None
     retry_after: Annotated[float, Meta(ge=0)] | None = None  # seconds, as the HTTP header has them
+    retry_after_as: Literal["seconds", "date", "milliseconds"] = "seconds"  # how `peen dev upstream` writes them
+    after_head: bool = False  # before the first piece: whether `peen dev upstream` has sent the head of the response
 
     def __post_init__(self) -> None:
         if self.kind != "status" and self.status is not None:
             raise ValueError("`status` belongs to a fault of kind `status`; remove it or change the kind")
+
+
+class RawPiece(_Part, frozen=True, kw_only=True):
+    """Some bytes of a response, or what happens in their place: exactly one of the first five fields.
+
+    `event` is an event of the stream: a text as it is, anything else as JSON; `name` goes with it as its `event:` line.
+    `text` and `hex` are bytes as they stand. Behind `stop` nothing comes: `cut` closes the connection in the middle of
+    the response, `reset` breaks it, `silence` keeps it open.
+    """
+
+    event: Any = msgspec.UNSET
+    text: NonEmpty | None = None
+    hex: NonEmpty | None = None
+    pause_ms: Positive | None = None
+    stop: Literal["cut", "reset", "silence"] | None = None
+    name: NonEmpty | None = None
+
+    def __post_init__(self) -> None:
+        others = (self.text, self.hex, self.pause_ms, self.stop)
+        if sum(value is not None for value in others) + (self.event is not msgspec.UNSET) != 1:
+            raise ValueError("a raw piece is exactly one of `event`, `text`, `hex`, `pauseMs`, `stop`")
+        if self.name is not None and self.event is msgspec.UNSET:
+            raise ValueError("`name` belongs to an `event`")
+        if self.hex is not None:
+            bytes.fromhex(self.hex)
+
+    def encoded(self) -> bytes:
+        """Its bytes, with lines that end in LF; none for a pause or a stop."""
+        if self.text is not None:
+            return self.text.encode()
+        if self.hex is not None:
+            return bytes.fromhex(self.hex)
+        if self.event is msgspec.UNSET:
+            return b""
+        data = self.event.encode() if isinstance(self.event, str) else msgspec.json.encode(self.event)
+        name = b"" if self.name is None else b"event: %b\n" % self.name.encode()
+        return b"%bdata: %b\n\n" % (name, data)
+
+
+class RawResponse(_Part, frozen=True, kw_only=True):
+    """The head of a raw response. Headers replace those of an ordinary stream by name, in any case."""
+
+    status: Annotated[int, Meta(ge=200, le=599)] = 200
+    headers: dict[str, str] = {}
 
 
 class Call(_Part, frozen=True, kw_only=True):
@@ -70,6 +119,20 @@ class Round(_Part, frozen=True, kw_only=True):
     finish_reason: NonEmpty | None = None  # missing: `tool_calls` with calls, else `stop`
     fault: Fault | None = None
     repeat: Positive = 1  # play this round so many times in a row
+    raw: list[RawPiece] | None = None  # in the place of all the above: the bytes of the response
+    response: RawResponse | None = None  # goes with `raw`: another status, other headers
+
+    def __post_init__(self) -> None:
+        if self.raw is None:
+            if self.response is not None:
+                raise ValueError("`response` belongs to a `raw` round")
+            return
+        if self.text or self.thinking or self.calls or self.usage or self.finish_reason or self.chunk:
+            raise ValueError("a `raw` round is its bytes alone: remove text, thinking, calls, usage and finishReason")
+        if self.fault is not None and self.fault.kind != "status":
+            raise ValueError("in a `raw` round a `stop` piece does what a fault does elsewhere")
+        if any(piece.stop is not None for piece in self.raw[:-1]):
+            raise ValueError("nothing comes behind a `stop` piece: make it the last")
 
 
 class Turn(_Part, frozen=True, kw_only=True):
@@ -92,11 +155,17 @@ class Turn(_Part, frozen=True, kw_only=True):
 
 
 class ModelScript(_Part, frozen=True, kw_only=True):
-    """One model. With `repeat_last_turn` the last turn answers every message past the end."""
+    """One model. With `repeat_last_turn` the last turn answers every message past the end.
+
+    `summary` answers whoever asks for a summary of a conversation; missing: what the user had asked for, listed.
+    `refuse_over` is the longest request that is taken, in tokens of four characters; what is longer is refused.
+    """
 
     turns: Annotated[list[Turn], Meta(min_length=1)]
     context_window: Positive | None = None
     repeat_last_turn: bool = False
+    summary: Round | None = None
+    refuse_over: Positive | None = None
 
     def turn_at(self, index: int) -> Turn | None:
         """Turn `index` from 0, or None past the end of a script that does not repeat."""
@@ -117,6 +186,8 @@ _PARTS: Final[tuple[tuple[str, type[Struct]], ...]] = (
     (".usage", Usage),
     (".fault", Fault),
     (".calls[", Call),
+    (".raw[", RawPiece),
+    (".response", RawResponse),
     (".rounds[", Round),
     (".turns[", Turn),
     ("", ModelScript),

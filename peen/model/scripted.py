@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from peen.errors import ModelError
 from peen.model import demo
-from peen.model.conversation import Position, describe_images, position
+from peen.model.conversation import Position, describe_images, position, to_summarize
+from peen.model.refusal import TOO_LONG, is_too_long
 from peen.model.script import Fault, ModelScript, Round, Script
 from peen.model.stream import (
     CallDelta,
@@ -52,7 +53,8 @@ class Performance(Struct, frozen=True):
     def pauses(self) -> bool:
         """Whether it waits between its pieces, or for ever behind some of them."""
         silent = self.fault is not None and self.fault.kind == "silence"
-        return silent or bool(self.answer.delay_ms or self.answer.piece_delay_ms)
+        waits = any(piece.pause_ms or piece.stop == "silence" for piece in self.answer.raw or ())
+        return silent or waits or bool(self.answer.delay_ms or self.answer.piece_delay_ms)
 
     async def answer_status(self) -> None:
         """First of all. Raises: ModelError if the script answers with a status in place of a stream."""
@@ -112,6 +114,8 @@ class ScriptedUpstream:
         await trio.lowlevel.checkpoint()  # the only one of an instant answer: it can be cancelled, and costs no more
         strict_request_check(request)
         performance = self.perform(request)
+        if performance.answer.raw is not None:
+            raise _script_ended("a `raw` round is the bytes of a provider: only `peen dev upstream` plays it")
         await performance.answer_status()
         async with aclosing(performance.play()) as events:
             yield events
@@ -142,6 +146,17 @@ class ScriptedUpstream:
                 retryable=False,
                 status=404,
             )
+        if model.refuse_over is not None and _request_tokens(request) > model.refuse_over:
+            raise ModelError(
+                f"the request has {_request_tokens(request)} tokens, more than the maximum context length of "
+                f"{model.refuse_over}",
+                kind=TOO_LONG,
+                retryable=False,
+                status=400,
+            )
+        lines = to_summarize(request.messages)
+        if lines is not None:
+            return demo.summary(lines) if model.summary is None else model.summary
         found = _scripted_round(model, where, f"{self._script.source}: model {request.model_id!r}")
         text = found.text
         if _LAST_RESULT in text:
@@ -222,6 +237,8 @@ def _script_ended(problem: str) -> ModelError:
 def _status_error(fault: Fault) -> ModelError:
     status = 500 if fault.status is None else fault.status
     kind = "rate_limited" if status == 429 else "server_error" if status >= 500 else "invalid_request"
+    if kind == "invalid_request" and is_too_long(fault.message or ""):
+        kind = TOO_LONG
     return ModelError(
         fault.message or f"the scripted provider answered with status {status}",
         kind=kind,
@@ -235,10 +252,16 @@ def _retry_after_ms(fault: Fault) -> int | None:
     return None if fault.retry_after is None else round(fault.retry_after * 1000)
 
 
+def _request_tokens(request: ModelRequest) -> int:
+    texts = len(request.system) + sum(len(message.content) for message in request.messages)
+    tools = sum(len(tool.name) + len(tool.description) + len(bytes(tool.parameters)) for tool in request.tools)
+    calls = [call for message in request.messages for call in message.tool_calls or ()]
+    return _tokens(texts + tools + sum(len(call.name) + len(bytes(call.arguments)) for call in calls))
+
+
 def _estimate(request: ModelRequest, answer: Round) -> Usage:
-    read = len(request.system) + sum(len(message.content) for message in request.messages)
     written = len(answer.text) + len(answer.thinking) + sum(len(str(call.arguments)) for call in answer.calls)
-    return Usage(prompt=_tokens(read), completion=_tokens(written))
+    return Usage(prompt=_request_tokens(request), completion=_tokens(written))
 
 
 def _tokens(characters: int) -> int:

@@ -49,7 +49,10 @@ class CallStopped(Struct, frozen=True, gc=False):
 
 
 class ReasoningKept(Struct, frozen=True, gc=False):
-    """An item of reasoning that the provider wants back with the next request, as it is. Nobody looks inside."""
+    """A part of the answer's reasoning that the provider wants back as it is, in its place; never shown.
+
+    `item` is JSON in a form of the upstream's own, which may also stand for what lies between two such parts.
+    """
 
     item: Raw
 
@@ -98,6 +101,8 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     model_id: str
     context_window_tokens: int | None = None
     image_input: bool = True
+    thinking_returns: bool = False
+    """Whether what this model thought is sent back to it, as text."""
 
 
 class Upstream(Protocol):

@@ -148,16 +148,20 @@ class SessionActor:
         turn = self._running
         if turn is not None and UUID(turn.turn_id).bytes == turn_id:
             turn.taken = ending  # whoever hears first that the worker is gone ends it so
+            await self._give_up(ending.error)
+            await self._end(turn, ending)
+            return
+        if turn is None:  # else the worker that is there works on something else
+            await self._give_up(ending.error)
+        await self._house.database.write(self._ending_of(turn_id, ending), terminal=True)
+        if self._house.on_end is not None:
+            self._house.on_end(turn_id)
+
+    async def _give_up(self, reason: str) -> None:
         try:
-            await self._house.workers.give_up(self._id, ending.error)
+            await self._house.workers.give_up(self._id, reason)
         except WorkerFailed as stubborn:  # what it writes is refused, so the session need not wait for its death
             log.error("a worker that let its work go does not end", session_id=self._id, error=str(stubborn))
-        if turn is not None and turn.taken is ending:
-            await self._end(turn, ending)
-        else:  # nobody here knows of it (any more)
-            await self._house.database.write(self._ending_of(turn_id, ending), terminal=True)
-            if self._house.on_end is not None:
-                self._house.on_end(turn_id)
 
     # --- what a session goes on with
 
@@ -346,6 +350,8 @@ class SessionActor:
             ending = UNSTORED
         except PeenError as refused:
             ending = _failure(str(refused))
+            if turn.execution_id is not None:  # its model or its directory is gone, for now: it stays paused
+                ending = interrupted("interrupted", str(refused))
         else:
             ending = _failure("the worker returned without ending the turn")
             if over == TurnEnded(state="stale"):

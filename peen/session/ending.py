@@ -10,9 +10,11 @@ from uuid import UUID
 
 import msgspec
 
+from peen.ids import hashed_uuid4
 from peen.session.notices import record
 from peen.store import audit, executions, feed, inbox, messages, sessions, turns
 from peen.store.database import Tx
+from peen.store.executions import ExecutionRow, OpenModelStep
 from peen.store.feed import NewEvent
 from peen.store.turns import TurnRow
 from peen.wire.events import ProviderRetry
@@ -85,15 +87,15 @@ def end_unfinished(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int, generat
         ending = STOPPED  # a Stop was stored first, whatever has ended the turn since
     if not turns.end_turn(tx, turn.no, state=ending.state, classification=ending.classification, at_ms=at_ms):
         return None
-    _record_cut_off(tx, turn, at_ms=at_ms)
+    _record_cut_off(tx, turn, ending, at_ms=at_ms)
     calls = messages.calls_of(tx, turn.no)
     waiting = inbox.queued(tx, turn.session_no, turn.id)
     messages.mark_incomplete(tx, turn.no)
     text = system_text(ending, calls, [row.content for row in waiting])
     told = MessageRecord(role="system", content=text, injected=True)
     messages.append(tx, turn.session_no, [told], turn_no=turn.no, at_ms=at_ms)
-    # A Stop leaves them stored until somebody explicitly goes on with them, or has given the work up already.
-    if ending.state != "cancelled" or _is_abandoned(tx, turn.no):
+    # Work that was stopped or interrupted may go on, and they with it; or somebody lets them go on by themselves.
+    if ending.state == "failed" or _is_abandoned(tx, turn.no):
         for row in waiting:
             inbox.settle(tx, row.no, state="undelivered", turn_no=turn.no)
     _end_execution(tx, turn.no, ending, at_ms=at_ms)
@@ -148,15 +150,18 @@ def _report(
     )
 
 
-def _record_cut_off(tx: Tx, turn: TurnRow, *, at_ms: int) -> None:
+def _record_cut_off(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int) -> None:
     """Audit of a provider request that was under way: it was asked, and its answer never came.
 
-    Attempts that had failed are known by the retries that were announced.
+    Attempts that had failed are known by the retries that were announced; those of a summarizer are not.
     """
     execution = executions.root_of(tx, turn.no)
     if execution is None:
         return
     for step in executions.open_model_steps(tx, execution.no):
+        if step.kind == "compact":
+            _record_cut_off_summary(tx, execution, step, ending, at_ms=at_ms)
+            continue
         attempt = partial(
             ModelCallRecord,
             round=int(step.step.partition(".")[0][1:]),
@@ -175,6 +180,34 @@ def _record_cut_off(tx: Tx, turn: TurnRow, *, at_ms: int) -> None:
         attempts.append(attempt(state="cancelled", started_at_ms=min(began_ms, at_ms), completed_at_ms=at_ms))
         for call in attempts:
             audit.add_call(tx, turn_no=turn.no, execution_no=execution.no, generation_no=step.generation_no, call=call)
+
+
+def _record_cut_off_summary(
+    tx: Tx, execution: ExecutionRow, step: OpenModelStep, ending: Ending, *, at_ms: int
+) -> None:
+    settings = executions.saved_context(tx, execution.no).get("compaction", {})
+    attempt = executions.attempt_of(tx, execution.no, step.step)
+    run_no = audit.add_ended_run(
+        tx,
+        run_id=hashed_uuid4(execution.id, step.step.encode(), b"%d" % attempt).bytes,
+        session_no=execution.session_no,
+        turn_no=execution.turn_no,
+        execution_no=execution.no,
+        stage="compaction",
+        model=settings.get("model", ""),
+        settings=msgspec.json.encode(settings),
+        state=ending.state,
+        finish_reason="",
+        classification=ending.classification,
+        detail=ending.error,
+        started_at_ms=step.started_at_ms,
+        completed_at_ms=at_ms,
+    )
+    sequence = sessions.message_sequence(tx, execution.session_no)
+    call = ModelCallRecord(
+        round=0, state="cancelled", request_sequence=sequence, started_at_ms=step.started_at_ms, completed_at_ms=at_ms
+    )
+    audit.add_call_to(tx, run_no, generation_no=step.generation_no, call=call)
 
 
 def _is_abandoned(tx: Tx, turn_no: int) -> bool:

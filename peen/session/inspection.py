@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -17,6 +17,7 @@ from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionDetails, StepRow
 from peen.store.images import decode_refs
+from peen.store.inbox import InboxRow
 from peen.store.sessions import SessionRow
 from peen.wire.execution import Activity, Admission, ControlEvent, Execution, ExecutionView, WaitingMessage
 from peen.wire.rest import Image, encode, rfc3339
@@ -60,19 +61,24 @@ def view(db: Reader | Tx, blobs: Blobs, session: SessionRow, row: ExecutionDetai
             ControlEvent(type=event_type, data=Raw(data), created_at=rfc3339(at_ms))
             for event_type, data, at_ms in executions.events(db, row.no)
         ],
-        inbox=[
-            WaitingMessage(
-                request_id=str(UUID(bytes=waiting.request_id)),
-                message=waiting.content,
-                images=[
-                    Image(media_type=ref.media_type, size_bytes=ref.size_bytes, sha256=ref.sha256)
-                    for ref in decode_refs(waiting.images)
-                ]
-                or None,
-            )
-            for waiting in inbox.queued(db, session.no, row.turn_id)
-        ],
+        inbox=waiting(inbox.queued(db, session.no, row.turn_id)),
     )
+
+
+def waiting(rows: Iterable[InboxRow]) -> list[WaitingMessage]:
+    """Accepted messages that have not reached the model."""
+    return [
+        WaitingMessage(
+            request_id=str(UUID(bytes=row.request_id)),
+            message=row.content,
+            images=[
+                Image(media_type=ref.media_type, size_bytes=ref.size_bytes, sha256=ref.sha256)
+                for ref in decode_refs(row.images)
+            ]
+            or None,
+        )
+        for row in rows
+    ]
 
 
 def found(db: Reader | Tx, session_no: SessionNo, execution_id: str) -> ExecutionDetails:

@@ -11,6 +11,7 @@ import trio
 
 from peen.actors import supervised
 from peen.entropy import AwakeClock
+from peen.errors import StorageError
 from peen.ids import SessionNo
 from peen.store import executions, leases
 from peen.store.database import Database, Tx
@@ -46,7 +47,12 @@ class LeaseWatch:
 
     async def _take(self, silent: Silent, nursery: trio.Nursery) -> None:
         change = partial(fence_off, execution_no=silent.no, clock_ms=self._clock_ms(), at_ms=self._now_ms())
-        if await self._database.write(change, terminal=True):
+        try:
+            is_taken = await self._database.write(change)
+        except StorageError as refused:  # the next look tries again
+            log.warning("abandoned work cannot be taken from its worker yet", error=str(refused))
+            return
+        if is_taken:
             log.warning("an execution was abandoned by its worker", execution=silent.no, session=silent.session_no)
             # One whose worker does not die at once keeps nobody else waiting.
             ending = partial(self._lost, silent.session_no, silent.turn_id)

@@ -9,6 +9,7 @@ from uuid import UUID
 from peen.entropy import Entropy
 from peen.ids import SessionNo
 from peen.session.serve import WorkerCalls
+from peen.session.spending import Terms
 from peen.session.writes import TurnEnd, Writer
 from peen.store import generations, sessions
 from peen.store.blobs.rows import Blobs
@@ -26,11 +27,14 @@ class GenerationRecords:
         *,
         clock_ms: Callable[[], int] | None = None,
         on_run: Callable[[bytes], None] | None = None,
+        terms: Terms | None = None,
     ) -> None:
         """`clock_ms` is the clock of leases; without one it is the monotonic clock of `entropy`.
 
-        `on_run` hears of every execution that a worker has taken hold of.
+        `on_run` hears of every execution that a worker has taken hold of. Without `terms` no price is known, and
+        nothing limits a session.
         """
+        self._terms = terms or Terms()
         self._database, self._blobs, self._entropy = database, blobs, entropy
         self._clock_ms, self._on_run = clock_ms, on_run
 
@@ -96,7 +100,7 @@ class GenerationRecords:
         """The call handler of one generation; `on_end` hears of terminal commits."""
         generation = generations.by_id(self._database.reader, UUID(generation_id).bytes)
         assert generation is not None, "a worker is served after its generation was recorded"
-        writer = Writer(generation.session_no, generation.no, self._blobs)
+        writer = Writer(generation.session_no, generation.no, self._blobs, self._terms)
         return WorkerCalls(
             self._database,
             writer,

@@ -54,7 +54,7 @@ def resume(
 
     An uncertain step keeps it from going on until somebody has decided, unless the resumption is `automatic`: then
     its call reaches the model as an error that says so, and is not repeated.
-    Raises: NotFound, Conflict.
+    Raises: as `paused`; Conflict while something is undecided.
     """
     found = paused(tx, session_no, execution_id, control_revision=control_revision)
     if not automatic:
@@ -162,7 +162,8 @@ def abandon(
 
 
 def continue_input(tx: Tx, session_no: SessionNo, request_id: bytes, *, stop_revision: int, turn_id: bytes) -> InboxRow:
-    """Let a message that a Stop left waiting open a turn of its own. Raises: NotFound, Conflict."""
+    """Let a message that a Stop left waiting open a turn of its own. Raises: SessionNotFound, NotFound, Conflict."""
+    sessions.check_kept(tx, session_no)
     session = sessions.by_no(tx, session_no)
     assert session is not None
     current_revision = session.stop_revision
@@ -179,7 +180,11 @@ def continue_input(tx: Tx, session_no: SessionNo, request_id: bytes, *, stop_rev
 
 
 def paused(tx: Tx, session_no: SessionNo, execution_id: bytes, *, control_revision: int) -> ExecutionDetails:
-    """The paused execution, if it is still at the revision that the caller has inspected."""
+    """The paused execution, if it is still at the revision that the caller has inspected.
+
+    Raises: SessionNotFound if its session is being deleted; NotFound, Conflict.
+    """
+    sessions.check_kept(tx, session_no)  # the caller has looked before this transaction
     found = executions.details(tx, execution_id)
     if found is None or found.session_no != session_no:
         raise NotFound("no such execution in this session")

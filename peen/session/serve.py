@@ -173,8 +173,9 @@ class WorkerCalls:
             next_turn_id=self._entropy.uuid4().bytes,
             at_ms=self._entropy.now_ms(),
             clock_ms=self._clock_ms(),
+            run_id=self._entropy.uuid4().bytes if request.compaction is not None else b"",
         )
-        self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None)
+        self._submit(change, reply, answer=self._ended, terminal=request.terminal is not None, resends=True)
 
     def _ended(self, result: tuple[WorkerStruct, TurnEnd | None]) -> WorkerStruct:
         committed, end = result
@@ -183,13 +184,21 @@ class WorkerCalls:
         return committed
 
     def _submit(
-        self, change: Change[T], reply: Reply, *, answer: Callable[[T], WorkerStruct], terminal: bool = False
+        self,
+        change: Change[T],
+        reply: Reply,
+        *,
+        answer: Callable[[T], WorkerStruct],
+        terminal: bool = False,
+        resends: bool = False,
     ) -> None:
+        """Queue a transaction. `resends`: the worker can send blobs that are missing, and is told which."""
+
         def done(result: outcome.Outcome[T]) -> None:
             match result:
                 case outcome.Value(value=value):
                     reply(encode(answer(value)))
-                case outcome.Error(error=BlobMissing(hashes=hashes)):
+                case outcome.Error(error=BlobMissing(hashes=hashes)) if resends:
                     reply(encode(Committed(message_sequence=0, missing_blobs=hashes)))
                 case outcome.Error(error=PeenError() as refused):
                     reply(_error(refused))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Final
 from uuid import UUID
 
@@ -11,16 +12,35 @@ import msgspec
 from msgspec import Raw
 
 from peen.errors import StaleClaim
+from peen.execution.limits import reached
+from peen.execution.steps import MODEL
 from peen.ids import SessionNo
+from peen.session import compaction
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
-from peen.store import audit, executions, feed, generations, images, inbox, leases, messages, sessions, snapshots, turns
+from peen.session.spending import Terms
+from peen.store import (
+    audit,
+    compactions,
+    executions,
+    feed,
+    generations,
+    images,
+    inbox,
+    leases,
+    messages,
+    sessions,
+    snapshots,
+    turns,
+)
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionRow, StepRow
 from peen.store.feed import NewEvent
 from peen.store.inbox import InboxRow
+from peen.store.sessions import Taken
+from peen.store.spending import NOTHING_SPENT, Spent
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
@@ -61,6 +81,7 @@ class Writer:
     session_no: SessionNo
     generation_no: int
     blobs: Blobs
+    terms: Terms = field(default_factory=Terms)
 
     def put(self, tx: Tx, value: Raw) -> bytes:
         """What to store for this value: its long parts go into blobs of the session."""
@@ -103,6 +124,10 @@ def open_turn(
     session = sessions.by_no(tx, writer.session_no)
     assert session is not None
     no, known = writer.session_no, request.known_sequence
+    head = compactions.head(tx, no)
+    is_new = head is not None and head.sequence != request.known_summary
+    if request.summary_prompt is not None:
+        snapshots.save(tx, no, "prompt", request.summary_prompt, at_ms=at_ms)
     prompt_no = snapshots.save(tx, no, "prompt", request.prompt, at_ms=at_ms)
     tools_no = snapshots.save(tx, no, "tools", bytes(request.tools).decode(), at_ms=at_ms)
     context_no = snapshots.save(
@@ -127,7 +152,11 @@ def open_turn(
         settings=bytes(request.request_settings), at_ms=at_ms,
     )  # fmt: skip
     history, has_more = messages.history(
-        tx, no, after=known, up_to=session.message_sequence, max_bytes=MAX_HISTORY_PAGE_BYTES
+        tx,
+        no,
+        after=max(known, 0 if head is None else head.to_sequence),
+        up_to=session.message_sequence,
+        max_bytes=MAX_HISTORY_PAGE_BYTES,
     )
     images.check_stored(tx, no, [ref for message in request.messages for ref in message.images])
     last = messages.append(tx, no, request.messages, turn_no=turn_no, at_ms=at_ms)
@@ -140,7 +169,9 @@ def open_turn(
     return OpenedTurn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
         message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
-        has_more=has_more, refused_images=images.refused(tx, no),
+        has_more=has_more, refused_images=images.refused(tx, no), budget=writer.terms.budget(session),
+        summary=compaction.as_stored(head) if is_new else None,
+        calibration=audit.calibration(tx, no, request.model) if known == 0 else None,
     )  # fmt: skip
 
 
@@ -159,7 +190,12 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
     assert turn is not None
     assert prompt is not None, "every opened turn has a prompt"
-    seen, steps = _saved_steps(tx, writer, found.no)
+    rows = executions.steps(tx, found.no)
+    seen, steps = _saved_steps(tx, writer, rows)
+    before = messages.first_of_turn(tx, found.turn_no) - 1
+    summary, head = compactions.up_to(tx, writer.session_no, before), compactions.head(tx, writer.session_no)
+    has_failed = any(row.kind == "compact" and row.state == "failed" for row in rows)
+    session = sessions.standing(tx, writer.session_no)
     return RestoredExecution(
         turn=found.turn_no,
         model=turn.model,
@@ -167,21 +203,27 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
         prompt=prompt,
         round_limit=found.round_limit,
         tool_parallelism=found.tool_parallelism,
-        history_sequence=messages.first_of_turn(tx, found.turn_no) - 1,
-        message_sequence=sessions.message_sequence(tx, writer.session_no),
+        history_sequence=before,
+        message_sequence=session.message,
         next_block=feed.next_block(tx, found.turn_no),
         seen=seen,
         steps=steps,
         refused_images=images.refused(tx, writer.session_no),
+        summary=compaction.as_stored(summary),
+        summary_in_force=0 if head is None else head.sequence,
+        may_summarize=summary == head and not has_failed,
+        summarizer=compaction.settings_of(tx, writer.session_no, settings.get("compaction", {})),
+        calibration=audit.calibration(tx, writer.session_no, turn.model),
+        window=settings.get("maxContextTokens"),
+        budget=writer.terms.budget(session),
     )
 
 
-def _saved_steps(tx: Tx, writer: Writer, execution_no: int) -> tuple[list[Raw], list[SavedStep]]:
+def _saved_steps(tx: Tx, writer: Writer, rows: Sequence[StepRow]) -> tuple[list[Raw], list[SavedStep]]:
     """What a worker needs to go on: what earlier calls have seen, and the steps from the last answer on.
 
     The results of earlier rounds stand in the transcript. All of them together may be more than a frame holds.
     """
-    rows = executions.steps(tx, execution_no)
     answered = [at for at, row in enumerate(rows) if row.kind == "model" and row.state == "completed"]
     first = answered[-1] if answered else 0
     seen = [
@@ -190,8 +232,13 @@ def _saved_steps(tx: Tx, writer: Writer, execution_no: int) -> tuple[list[Raw], 
         if row.kind in TOOL_KINDS and row.state == "completed"
     ]
     return [each for each in seen if each != NOTHING], [
-        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row)) for row in rows[first:]
+        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row), given=_given(tx, writer, row))
+        for row in rows[first:]
     ]
+
+
+def _given(tx: Tx, writer: Writer, row: StepRow) -> Raw:
+    return Raw(writer.blobs.take(tx, writer.session_no, row.given)) if row.kind == "compact" else NOTHING
 
 
 def _output(tx: Tx, writer: Writer, row: StepRow) -> Raw:
@@ -228,13 +275,22 @@ def emit(tx: Tx, writer: Writer, request: EmitEvents, *, at_ms: int) -> Emitted:
 
 
 def commit_steps(
-    tx: Tx, writer: Writer, request: CommitSteps, *, payload: bytes, next_turn_id: bytes, at_ms: int, clock_ms: int = 0
+    tx: Tx,
+    writer: Writer,
+    request: CommitSteps,
+    *,
+    payload: bytes,
+    next_turn_id: bytes,
+    at_ms: int,
+    clock_ms: int = 0,
+    run_id: bytes = b"",
 ) -> tuple[Committed, TurnEnd | None]:
     """End steps, write what they produced, begin others; with a terminal, end the turn.
 
     `clock_ms` is the clock of leases: a step that lost its own is not completed.
     `payload` is the request as it came: a completion that was saved before must be repeated with the same bytes,
-    and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes.
+    and then nothing is written again. `next_turn_id` is for messages that still wait when the turn completes, `run_id`
+    for the audit of a compaction.
     """
     execution = _held(tx, writer, request.execution_id, request.holder)
     stopped = execution.state != "running"
@@ -254,26 +310,43 @@ def commit_steps(
         for completion in request.completions
     ]
     if fresh and not all(fresh):
-        return Committed(message_sequence=sessions.message_sequence(tx, writer.session_no), stopped=stopped), None
-    sequence = messages.append_with_events(
+        session = sessions.standing(tx, writer.session_no)
+        return Committed(
+            message_sequence=session.message, stopped=stopped, budget=writer.terms.budget(session),
+            summary=compaction.recorded(tx, writer.session_no, request),
+        ), None  # fmt: skip
+    spent = writer.terms.spent(execution.model, request.calls)
+    session = messages.append_with_events(
         tx, writer.session_no, request.messages, _new(request.events), turn_no=execution.turn_no,
-        generation_no=writer.generation_no, at_ms=at_ms,
+        generation_no=writer.generation_no, spent=reduce(Spent.plus, spent, NOTHING_SPENT), at_ms=at_ms,
     )  # fmt: skip
+    made = request.compaction
     writer.blobs.accept(
         tx,
         writer.session_no,
-        [bytes(call.request) for call in request.calls],
+        [bytes(call.request) for call in (*request.calls, *(made.calls if made is not None else ()))],
         [Blob(blob.digest, blob.data) for blob in request.blobs],
     )
-    for call in request.calls:
+    for call, used in zip(request.calls, spent, strict=True):
         audit.add_call(
-            tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call
-        )
+            tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call,
+            spent=used,
+        )  # fmt: skip
     for refused in request.refused_images:
-        _note_refusal(tx, writer, execution, refused, sequence, at_ms=at_ms)
+        _note_refusal(tx, writer, execution, refused, session.message, at_ms=at_ms)
     if stopped:
-        return Committed(message_sequence=sequence, stopped=True), None
-    return _follow(tx, writer, execution, request, sequence, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms)
+        return Committed(message_sequence=session.message, stopped=True), None
+    summary = None
+    if made is not None:
+        step, turn = compaction.step_of(request), _turn_of(tx, execution)
+        summary, session = compaction.record(
+            tx, execution, turn, made, step=step, generation_no=writer.generation_no, run_id=run_id,
+            spent=writer.terms.spent(made.model, made.calls), at_ms=at_ms,
+        )  # fmt: skip
+    committed, end = _follow(
+        tx, writer, execution, request, session, next_turn_id=next_turn_id, at_ms=at_ms, clock_ms=clock_ms
+    )
+    return (committed if summary is None else msgspec.structs.replace(committed, summary=summary)), end
 
 
 def _note_refusal(
@@ -301,7 +374,7 @@ def _follow(
     writer: Writer,
     execution: ExecutionRow,
     request: CommitSteps,
-    sequence: int,
+    session: Taken,
     *,
     next_turn_id: bytes,
     at_ms: int,
@@ -309,13 +382,18 @@ def _follow(
 ) -> tuple[Committed, TurnEnd | None]:
     """What begins at once: steps, the delivery of messages that wait, or the end of the turn.
 
-    `sequence` is the last message sequence of the session so far.
+    `session` is how it stands so far. Once its budget is used up, no model step begins, and a turn that has completed
+    does not go on: the messages that wait open the next one.
     """
     claims, passed, terminal = request.claims, request.passed, request.terminal
-    goes_on = request.continuation is not None and _messages_wait(tx, writer, execution)
+    sequence, budget = session.message, writer.terms.budget(session)
+    is_used_up = reached(budget) is not None
+    goes_on = request.continuation is not None and not is_used_up and _messages_wait(tx, writer, execution)
     if goes_on:
         assert request.continuation is not None
         claims, passed, terminal = request.continuation.claims, request.continuation.passed, None
+    if is_used_up:
+        claims = [claim for claim in claims if claim.kind != MODEL]
     _begin(tx, writer, execution, claims, passed, at_ms=at_ms, clock_ms=clock_ms)
     if request.opening:
         images.check_stored(tx, writer.session_no, [ref for message in request.opening for ref in message.images])
@@ -329,7 +407,7 @@ def _follow(
         turn = _turn_of(tx, execution)
         end = _end(tx, writer, execution, turn, terminal, next_turn_id=next_turn_id, at_ms=at_ms)
         sequence = sessions.message_sequence(tx, writer.session_no)
-    return Committed(message_sequence=sequence, delivered=delivered, continued=goes_on), end
+    return Committed(message_sequence=sequence, delivered=delivered, continued=goes_on, budget=budget), end
 
 
 def _begin(

@@ -43,12 +43,14 @@ _TAIL: Final = """\
 | Field | Meaning |
 |---|---|
 | `name` | Unique, not empty, without `/`. A model is called `<name>/<model>`. |
-| `type` | `anthropic` (messages), `openai` (chat completions, which most servers of models speak), or `scripted`. |
-| `baseUrl` | Of `openai`: address of the provider, up to and with `/v1`. Default `https://api.openai.com/v1`. Of \
-`anthropic`: address without `/v1`. Default `https://api.anthropic.com`. |
+| `type` | `anthropic`, `openai` (OpenAI, and most other servers of models), `zai-coding` (Z.ai's coding plan), or \
+`scripted`. |
+| `baseUrl` | Address of the provider: of `openai` and `zai-coding` up to and with its version (`/v1`), of `anthropic` \
+without it. Default: that of OpenAI, Z.ai or Anthropic. |
+| `api` | Of `openai`: `chat` (chat completions, the default) or `responses`. |
+| `stream` | Not of `scripted`: `false` asks for each answer in one piece. |
 | `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
 | `imageInput` | `false` marks every model of the upstream as text-only. |
-| `stream` | `false` asks the provider for whole answers. Of `anthropic` for now. |
 | `prices` | Dollars per million tokens by name of model, see [Models](models.md). |
 | `script` | Of `scripted`: path of a script, absolute or relative to `PEEN_CONFIG_DIR`. Without it the demo answers. |
 
@@ -63,9 +65,14 @@ asked again, for at most 3 s and not within 5 s of the last time. If they answer
 it is refused with `VALIDATION_FAILED` and the reason, and nothing is stored. A start is refused if a setting is wrong:
 if all upstreams answered and none has a model, or if the upstream of `PEEN_DEFAULT_MODEL` answered without that model.
 
-Windows are taken from the list where it publishes them (`context_window`, `context_length` or
-`max_model_len`). While turns run, a provider that fails, refuses for the moment or falls silent is asked again, up to
-eleven times in all; each wait is a `provider.retry` frame.
+The base URLs are `https://api.anthropic.com` for `anthropic`, `https://api.openai.com/v1` for `openai` and
+`https://api.z.ai/api/coding/paas/v4` for `zai-coding`. `PEEN_PROVIDER_IDLE_TIMEOUT` should be longer than a model
+thinks without a word, and with `stream: false` than it takes for a whole answer. What is sent, what of a model's
+reasoning goes back to it, and what follows when a provider fails stands in [Models](models.md).
+
+Windows are taken from the list where it publishes them (`max_input_tokens`, `context_window`, `context_length` or
+`max_model_len`); a smaller `PEEN_MAX_CONTEXT_TOKENS` holds in their place. What happens when a conversation outgrows
+its window is told in [context.md](context.md).
 
 ## Directories
 

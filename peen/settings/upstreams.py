@@ -13,11 +13,13 @@ import msgspec
 from peen.settings.environment import is_reserved
 from peen.wire.worker import UpstreamConfig
 
-KNOWN_TYPES: Final = ("anthropic", "openai", "scripted")
+KNOWN_TYPES: Final = ("anthropic", "openai", "scripted", "zai-coding")
 EMBEDDED: Final = UpstreamConfig(name="scripted", type="scripted")
 EMBEDDED_MODEL: Final = "scripted/demo"
 
-_OWNERS: Final = {"anthropic": "Anthropic", "openai": "OpenAI"}
+_APIS: Final = ("chat", "responses")
+_OWNERS: Final = {"anthropic": "Anthropic", "openai": "OpenAI", "zai-coding": "Z.ai"}
+"""Who is behind the own address of a type."""
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AMBIENT: Final = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
@@ -93,12 +95,22 @@ def _checked(entry: UpstreamConfig, seen: set[str], environ: Mapping[str, str], 
         _check_url(entry.base_url)
     if entry.api_key_env is not None:
         _check_key_variable(entry.api_key_env, environ)
-    if entry.type in _OWNERS and entry.base_url is None and entry.api_key_env is None:
-        owner = _OWNERS[entry.type]
-        raise ValueError(f"apiKeyEnv is missing: without a baseUrl the provider is {owner}, which wants a key")
+    _check_remote_fields(entry)
     if entry.script is None:
         return entry
     return msgspec.structs.replace(entry, script=str(_script(entry.script, config_dir)))
+
+
+def _check_remote_fields(entry: UpstreamConfig) -> None:
+    owner = _OWNERS.get(entry.type)
+    if owner is not None and entry.base_url is None and entry.api_key_env is None:
+        raise ValueError(f"apiKeyEnv is missing: without a baseUrl the provider is {owner}, which wants a key")
+    if entry.api is not None and entry.type != "openai":
+        raise ValueError(f"api belongs to upstreams of the type 'openai', not {entry.type!r}")
+    if entry.api is not None and entry.api not in _APIS:
+        raise ValueError(f"api {entry.api!r} is neither {' nor '.join(map(repr, _APIS))}")
+    if not entry.stream and owner is None:
+        raise ValueError(f"stream belongs to upstreams of a provider, not of the type {entry.type!r}")
 
 
 def _check_url(url: str) -> None:

@@ -91,6 +91,14 @@ _SNAPSHOTS: Final = Part(
         "DELETE FROM snapshot WHERE no = :key AND NOT EXISTS (SELECT 1 FROM snapshot_use WHERE snapshot_no = :key)",
     ),
 )
+_COMPACTIONS: Final = Part(
+    "compaction",
+    # Newest first: each refers to the one before it.
+    """
+    SELECT key, octet_length(summary) FROM compaction WHERE key >= :low AND key < :high ORDER BY key DESC LIMIT :limit
+    """,
+    ("DELETE FROM compaction WHERE key = :key",),
+)
 PARTS: Final = (
     _of_session("session_log"),
     _OPENING_NOTICES,
@@ -98,6 +106,7 @@ PARTS: Final = (
     _of_session("feed", "data"),
     _of_session("message", "content", "thinking", "tool_calls", "provider_reasoning", "images"),
     _numbered("refused_image", "reason"),
+    _COMPACTIONS,
     _of_owner("activity", "execution", "given", "output"),
     _of_owner("control_event", "execution", "data"),
     _of_owner("model_call", "model_run", "request", "response"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,8 @@ class ExecutionRow(NamedTuple):
     control_revision: int
     holder: bytes | None
     generation_no: int | None
+    model: str
+    """That of its turn."""
 
 
 class StepRow(NamedTuple):
@@ -45,12 +47,15 @@ class StepRow(NamedTuple):
 
 
 _SELECT: Final = """
-SELECT no, id, session_no, turn_no, state, pause_reason, control_revision, holder, generation_no FROM execution
+SELECT no, id, session_no, turn_no, state, pause_reason, control_revision, holder, generation_no,
+       (SELECT t.model FROM turn t WHERE t.no = turn_no)
+  FROM execution
 """
 _BY_ID: Final = _SELECT + " WHERE id = ?"
 _HELD: Final = """
-SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no, g.no
-  FROM execution e LEFT JOIN generation g ON g.no = ? AND g.ended_at_ms IS NULL
+SELECT e.no, e.id, e.session_no, e.turn_no, e.state, e.pause_reason, e.control_revision, e.holder, e.generation_no,
+       t.model, g.no
+  FROM execution e JOIN turn t ON t.no = e.turn_no LEFT JOIN generation g ON g.no = ? AND g.ended_at_ms IS NULL
  WHERE e.id = ?
 """
 _BY_TURN: Final = _SELECT + " WHERE turn_no = ? AND kind = 'root'"
@@ -95,7 +100,7 @@ ON CONFLICT (key) DO UPDATE
 RETURNING attempt
 """
 _COMPLETE: Final = """
-UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?
+UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?, lease_until_ms = 0
  WHERE key = ? AND state = 'running' AND generation_no = ? AND lease_until_ms > ?
 RETURNING key
 """
@@ -109,8 +114,8 @@ _STEPS: Final = """
 SELECT key, kind, call_id, state, attempt, given, output FROM activity WHERE key >= ? AND key < ? ORDER BY key
 """
 _OPEN_MODEL_STEPS: Final = """
-SELECT key, generation_no, started_at_ms FROM activity
- WHERE key >= ? AND key < ? AND state = 'running' AND kind = 'model' ORDER BY key
+SELECT key, kind, generation_no, started_at_ms FROM activity
+ WHERE key >= ? AND key < ? AND state = 'running' AND kind IN ('compact', 'model') ORDER BY key
 """
 _CREATED: Final = "UPDATE execution SET context = ? WHERE no = ?"
 _DETAILS: Final = """
@@ -314,9 +319,10 @@ def steps(db: Reader | Tx, execution_no: int) -> list[StepRow]:
 
 
 class OpenModelStep(NamedTuple):
-    """A model step that has begun and not ended."""
+    """A step that asks a model, has begun and not ended. `kind` is `model` or `compact`."""
 
     step: str
+    kind: str
     generation_no: int
     started_at_ms: int
 
@@ -368,6 +374,13 @@ def keep_context(tx: Tx, no: int, context: bytes) -> None:
     tx.execute(_CREATED, (context, no))
 
 
+def saved_context(db: Reader | Tx, no: int) -> dict[str, Any]:
+    """The settings that the execution was started with."""
+    row = db.row("SELECT context FROM execution WHERE no = ?", (no,))
+    found: dict[str, Any] = {} if row is None or row[0] is None else msgspec.json.decode(row[0])
+    return found
+
+
 def details(db: Reader | Tx, execution_id: bytes) -> ExecutionDetails | None:
     row = db.row(_DETAILS_BY_ID, (execution_id,))
     return None if row is None else ExecutionDetails(*row)
@@ -386,6 +399,13 @@ def paused_roots(db: Reader | Tx) -> list[ExecutionDetails]:
 def paused_of(db: Reader | Tx, session_no: SessionNo, *, limit: int) -> list[ExecutionDetails]:
     """The paused executions of one session, newest first."""
     return [ExecutionDetails(*row) for row in db.rows(_PAUSED_OF, (session_no, limit))]
+
+
+def attempt_of(tx: Tx, execution_no: int, step: str) -> int:
+    """Which attempt at the step this is; the first is 1."""
+    row = tx.row("SELECT attempt FROM activity WHERE key = ?", (keys.join(execution_no, keys.step_position(step)),))
+    assert row is not None, f"step {step} has not begun"
+    return int(row[0])
 
 
 def live_call(tx: Tx, no: int, call_id: str, *, generation_no: int) -> str | None:

@@ -117,6 +117,13 @@ def by_id(db: Reader | Tx, generation_id: bytes) -> GenerationRow | None:
     return None if row is None else GenerationRow(*row)
 
 
+def id_of(db: Reader | Tx, no: int) -> bytes:
+    """The id of the generation with that number."""
+    row = db.row("SELECT id FROM generation WHERE no = ?", (no,))
+    assert row is not None, f"no generation {no}"
+    return bytes(row[0])
+
+
 def page(db: Reader, session_no: SessionNo, *, limit: int, offset: int) -> Iterator[GenerationRecord]:
     """Generations of one session, newest first."""
     return map(GenerationRecord._make, db.execute(_PAGE, (session_no, limit, offset)))

@@ -13,6 +13,8 @@ from peen.store import feed, keys, sessions
 from peen.store.database import Reader, Tx, Value
 from peen.store.feed import NewEvent
 from peen.store.images import decode_refs, encode_refs
+from peen.store.sessions import Taken
+from peen.store.spending import NOTHING_SPENT, Spent
 from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord, ToolCallRecord
 
 
@@ -32,6 +34,8 @@ class MessageRow(NamedTuple):
     injected_kind: str | None
     created_at_ms: int
     images: bytes | None
+    compaction: int | None
+    """Number of the summary that covers it."""
 
 
 _INSERT: Final = """
@@ -41,7 +45,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _PAGE: Final = """
 SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thinking, m.tool_calls, m.tool_call_id,
-       m.is_error, m.incomplete, m.injected, m.injected_kind, m.created_at_ms, m.images
+       m.is_error, m.incomplete, m.injected, m.injected_kind, m.created_at_ms, m.images, m.compaction_no
   FROM message m JOIN turn t ON t.no = m.turn_no
  WHERE m.key > :low AND m.key <= :high ORDER BY m.key {order} LIMIT :limit OFFSET :offset
 """
@@ -64,7 +68,7 @@ def append(tx: Tx, session_no: SessionNo, messages: Sequence[MessageRecord], *, 
     """Store messages; returns the last message sequence of the session (0 if `messages` is empty)."""
     if not messages:
         return 0
-    return append_with_events(tx, session_no, messages, (), turn_no=turn_no, at_ms=at_ms)
+    return append_with_events(tx, session_no, messages, (), turn_no=turn_no, at_ms=at_ms).message
 
 
 def append_with_events(
@@ -75,13 +79,20 @@ def append_with_events(
     *,
     turn_no: int,
     generation_no: int | None = None,
+    spent: Spent = NOTHING_SPENT,
     at_ms: int,
-) -> int:
-    """Store messages, frames, and the log rows of both; returns the last message sequence of the session."""
+) -> Taken:
+    """Store messages, frames, and the log rows of both; add `spent` to what the session has used."""
     replies = [number for number, message in enumerate(messages, 1) if message.role == "assistant"]
     shown = feed.log_refs(events)
     taken = sessions.take_sequences(
-        tx, session_no, messages=len(messages), frames=len(events), logs=len(replies) + len(shown), at_ms=at_ms
+        tx,
+        session_no,
+        messages=len(messages),
+        frames=len(events),
+        logs=len(replies) + len(shown),
+        spent=spent,
+        at_ms=at_ms,
     )
     before, frames_before = taken.message - len(messages), taken.feed - len(events)
     if messages:
@@ -94,7 +105,7 @@ def append_with_events(
     refs = [("agent.message", before + number) for number in replies]
     refs += [(name, frames_before + number) for name, number in shown]
     feed.insert_log(tx, session_no, refs, last=taken.log, at_ms=at_ms)
-    return taken.message
+    return taken
 
 
 def _row(key: int, turn_no: int, message: MessageRecord, at_ms: int) -> tuple[Value, ...]:

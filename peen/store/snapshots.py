@@ -52,7 +52,7 @@ def save(
     return int(row[0])
 
 
-def read(db: Reader, session_no: SessionNo, kind: Kind, sha256: bytes) -> SnapshotRow | None:
+def read(db: Reader | Tx, session_no: SessionNo, kind: Kind, sha256: bytes) -> SnapshotRow | None:
     """The text with this hash, if the session has used it; None also where only another one has."""
     row = db.row(_READ, (kind, sha256, session_no))
     return None if row is None else SnapshotRow(*row)

@@ -66,6 +66,11 @@ class ToolArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of what a tool returns. It is encoded as JSON and becomes the content of the tool message."""
 
+    @property
+    def is_error(self) -> bool:
+        """Whether the call failed although there is more to say than a text."""
+        return False
+
 
 @dataclass(frozen=True)
 class ToolContext:

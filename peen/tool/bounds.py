@@ -25,6 +25,11 @@ def fit_head(text: str, max_bytes: int) -> str:
     return text[: bisect_right(sizes, max_bytes, key=lambda length: json_bytes(text[:length])) - 1]
 
 
+def fit_bytes(text: str, max_bytes: int) -> str:
+    """The longest beginning of `text` that takes at most `max_bytes` as UTF-8."""
+    return text if len(text) * 4 <= max_bytes else text.encode()[:max_bytes].decode("utf-8", "ignore")
+
+
 def fit_tail(text: str, max_bytes: int) -> str:
     """The longest end of `text` that takes at most `max_bytes` in JSON."""
     if json_bytes(text) <= max_bytes:

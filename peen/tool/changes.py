@@ -9,21 +9,25 @@ from peen.tool.bounds import path_text
 from peen.tool.paths import ledger_key
 
 
-def require_known(real: Path, sha256: str, expected: str | None, context: ToolContext) -> None:
+def require_known(
+    real: Path, sha256: str, expected: str | None, context: ToolContext, data: bytes | None = None
+) -> None:
     """Refuse a change of content that the agent has not seen. The time stamp of the file plays no part.
 
-    `sha256` is that of the present content, `expected` what the model believes it to be, if it said so.
-    Raises: ToolError, `not observed` or `stale hash`.
+    `sha256` is that of the present content, `data` that itself where it is at hand, `expected` what the model believes
+    the hash to be, if it said so. Raises: ToolError, `not observed` or `stale hash`.
     """
-    shown = path_text(str(real))
-    known = context.ledger.sha256_of(ledger_key(real))
+    shown, key = path_text(str(real)), ledger_key(real)
+    known = context.ledger.sha256_of(key)
     if known is None:
         raise ToolError("not observed", f"{shown} exists, and you have not read it; read it with readFile, then retry")
     if known != sha256:
+        outline = context.ledger.outline_of(key) if data is not None else None
+        what = outline.compared_with(data) if outline is not None and data is not None else ""
         raise ToolError(
             "stale hash",
-            f"{shown} was changed by something else since you last read or wrote it; nothing was written. "
-            "Read it again with readFile, then retry with its present content",
+            f"{shown} was changed by something else since you last read or wrote it{': ' if what else ''}{what}. "
+            "Nothing was written. Read it again with readFile, then retry with its present content",
         )
     if expected is not None and expected != sha256:
         raise ToolError("stale hash", f"expectedSha256 is wrong: {shown} has {sha256}; correct it or leave it out")

@@ -1,4 +1,4 @@
-"""Unified diffs of known changes: linear in the size of the file, since nothing has to be searched for."""
+"""Unified diffs of known changes: nothing has to be searched for, so only the changed places are looked at."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from peen.tool.bounds import readable
 from peen.tool.splice import Splice, apply_splices
 
 CONTEXT_LINES: Final = 3
+_APART_LINES: Final = 2 * CONTEXT_LINES + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +25,59 @@ class _Change:
 
 
 def unified_diff(path: str, data: bytes, splices: Sequence[Splice]) -> str:
-    """The change as `diff -u` would show it, empty if nothing changed. `splices` are sorted and do not overlap."""
-    lines = _lines(data)
+    """The change as `diff -u` would show it, empty if nothing changed. `splices` are sorted and do not overlap.
+
+    Only the lines around the splices are looked at.
+    """
+    shown: list[str] = []
+    shift = 0
+    for cluster in _clusters(data, splices):
+        start, end = _back(data, cluster[0].start), _forward(data, cluster[-1].end)
+        moved = [replace(splice, start=splice.start - start, end=splice.end - start) for splice in cluster]
+        lines, before = _lines(data[start:end]), data.count(b"\n", 0, start)
+        for hunk in _hunks(data[start:end], lines, moved):
+            shown.append(_hunk_text(lines, hunk, before, shift))
+            shift += sum(len(change.new) - (change.last - change.first) for change in hunk)
+    return f"--- {path}\n+++ {path}\n" + "".join(shown) if shown else ""
+
+
+def _clusters(data: bytes, splices: Sequence[Splice]) -> Iterator[list[Splice]]:
+    """Splices in groups so far apart that no hunk can hold parts of two."""
+    cluster: list[Splice] = []
+    for splice in splices:
+        if cluster and data.count(b"\n", cluster[-1].end, splice.start) > _APART_LINES:
+            yield cluster
+            cluster = []
+        cluster.append(splice)
+    if cluster:
+        yield cluster
+
+
+def _back(data: bytes, at: int) -> int:
+    """The beginning of a line, as far before `at` as context reaches."""
+    for _ in range(CONTEXT_LINES + 2):
+        at = data.rfind(b"\n", 0, max(at, 0))
+    return at + 1
+
+
+def _forward(data: bytes, at: int) -> int:
+    """The end of a line, as far behind `at` as context reaches."""
+    for _ in range(CONTEXT_LINES + 2):
+        found = data.find(b"\n", at)
+        if found < 0:
+            return len(data)
+        at = found + 1
+    return at
+
+
+def _hunks(data: bytes, lines: list[bytes], splices: Sequence[Splice]) -> list[list[_Change]]:
     hunks: list[list[_Change]] = []
     for change in _changes(data, lines, splices):
         if hunks and change.first - hunks[-1][-1].last <= 2 * CONTEXT_LINES:
             hunks[-1].append(change)
         else:
             hunks.append([change])
-    if not hunks:
-        return ""
-    shown, shift = [f"--- {path}\n+++ {path}\n"], 0
-    for hunk in hunks:
-        shown.append(_hunk_text(lines, hunk, shift))
-        shift += sum(len(change.new) - (change.last - change.first) for change in hunk)
-    return "".join(shown)
+    return hunks
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -79,8 +118,8 @@ def _trimmed(
         yield _Change(first + head, last - tail, new[head : len(new) - tail])
 
 
-def _hunk_text(lines: list[bytes], hunk: list[_Change], shift: int) -> str:
-    """`shift` is by how many lines the file has grown before this hunk."""
+def _hunk_text(lines: list[bytes], hunk: list[_Change], before: int, shift: int) -> str:
+    """`lines` are those behind the first `before` of the file, which has grown by `shift` lines before this hunk."""
     start = max(hunk[0].first - CONTEXT_LINES, 0)
     end = min(hunk[-1].last + CONTEXT_LINES, len(lines))
     grown = sum(len(change.new) - (change.last - change.first) for change in hunk)
@@ -91,7 +130,8 @@ def _hunk_text(lines: list[bytes], hunk: list[_Change], shift: int) -> str:
         body += [_line("+", line) for line in change.new]
         at = change.last
     body += [_line(" ", line) for line in lines[at:end]]
-    old, new = _range(start, end - start), _range(start + shift, end - start + grown)
+    first = before + start
+    old, new = _range(first, end - start), _range(first + shift, end - start + grown)
     return f"@@ -{old} +{new} @@\n" + "".join(body)
 
 

@@ -9,14 +9,16 @@ import msgspec
 from msgspec import Meta
 
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
-from peen.tool.bounds import fit_head, path_text
+from peen.tool.bounds import fit_bytes, fit_head, path_text
 from peen.tool.changes import require_known
 from peen.tool.content import encoding_guess, sniff
 from peen.tool.diff import unified_diff
-from peen.tool.filesystem import FileContent, read_whole, replace_file, sha256_hex
+from peen.tool.filesystem import FileContent, read_whole, sha256_hex
+from peen.tool.outline import Outline
 from peen.tool.paths import ledger_key, real_path, resolve_path
 from peen.tool.splice import Replacement, apply_splices, plan_splices
 from peen.tool.write_file import Sha256
+from peen.tool.writing import replace_file
 
 
 class EditArguments(ToolArguments, frozen=True, kw_only=True):
@@ -66,37 +68,38 @@ class EditFile(Tool[EditFileArguments]):
         real = real_path(path)
         async with context.locks.holding(real):
             before = await read_whole(real, max_bytes=context.settings.max_write_bytes)
-            require_known(real, before.sha256, arguments.expected_sha256, context)
-            _require_text(before, shown)
+            require_known(real, before.sha256, arguments.expected_sha256, context, before.data)
+            require_text(before, shown)
             splices = plan_splices(
                 before.data, [Replacement(edit.old, edit.new) for edit in arguments.edits], path=shown
             )
             after = apply_splices(before.data, splices)
-            _require_small(after, real, context)
-            await replace_file(real, after, before.status, context.entropy)
+            require_small(len(after), real, context)
+            await replace_file(real, after, before, context.entropy)
             sha256 = sha256_hex(after)
-            context.ledger.saw_content(ledger_key(real), sha256)
+            context.ledger.saw_content(ledger_key(real), sha256, Outline.of(after))
         diff = unified_diff(shown, before.data, splices)
         result = EditFileResult(path=shown, diff="", diff_truncated=False, applied=len(splices), sha256=sha256)
-        kept = _cut(diff, result, context)
+        kept = cut_diff(diff, result, context)
         return msgspec.structs.replace(result, diff=kept, diff_truncated=len(kept) < len(diff))
 
 
-def _require_text(before: FileContent, shown: str) -> None:
+def require_text(before: FileContent, shown: str) -> None:
+    """Raises: ToolError for a file whose bytes are no text in an encoding that holds ASCII."""
     if sniff(before.data) == "binary":
         guess = encoding_guess(before.data)
         what = f"looks like {guess} text" if guess.startswith("UTF-") else "holds NUL bytes"
         raise ToolError("binary", f"{shown} {what} and cannot be edited; change it with runCommand")
 
 
-def _require_small(after: bytes, real: Path, context: ToolContext) -> None:
+def require_small(size: int, real: Path, context: ToolContext) -> None:
+    """Raises: ToolError if a file would get more bytes than may be written."""
     limit = context.settings.max_write_bytes
-    if len(after) > limit:
-        raise ToolError("limit exceeded", f"{path_text(str(real))} would have {len(after)} bytes; the limit is {limit}")
+    if size > limit:
+        raise ToolError("limit exceeded", f"{path_text(str(real))} would have {size} bytes; the limit is {limit}")
 
 
-def _cut(diff: str, result: EditFileResult, context: ToolContext) -> str:
-    limit = context.settings.max_diff_bytes
-    if len(diff.encode()) > limit:
-        diff = diff.encode()[:limit].decode("utf-8", "ignore")
+def cut_diff(diff: str, result: ToolResult, context: ToolContext) -> str:
+    """As much of a diff as may be returned and fits into the result, which does not hold it yet."""
+    diff = fit_bytes(diff, context.settings.max_diff_bytes)
     return fit_head(diff, context.max_result_bytes - len(msgspec.json.encode(result)))

@@ -8,8 +8,14 @@ so that observations of parallel calls can be put together in any order and give
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
+
+from peen.tool.outline import Outline
+
+MAX_OUTLINED_LINES: Final = 32_768
+"""Of all files that one agent knows, four bytes each: the oldest outlines go first."""
 
 
 class LedgerConflict(Exception):
@@ -76,6 +82,8 @@ class _State:
     def __init__(self) -> None:
         self.known: dict[str, _Known] = {}
         self.revision = 0
+        # Only for what is told of a change, so it is not saved: path to hash and outline, the oldest first.
+        self.outlines: dict[str, tuple[str, Outline]] = {}
 
 
 class Ledger:
@@ -105,10 +113,11 @@ class Ledger:
         """What was observed through this view, in the order in which it was first seen."""
         return LedgerDelta(tuple(each for known in self._added.values() for each in known.observations()))
 
-    def saw_content(self, path: str, sha256: str) -> None:
+    def saw_content(self, path: str, sha256: str, outline: Outline | None = None) -> None:
         """The agent has read, or has itself written, content with this hash."""
         self._state.revision += 1
         self._add(Observation(path, sha256, self._state.revision))
+        self._remember(path, sha256, outline)
 
     def saw_paths(self, paths: Iterable[str]) -> None:
         """The agent has seen that these exist. What it knows of their content stays."""
@@ -126,14 +135,14 @@ class Ledger:
 
     def moved(self, source: str, destination: str) -> None:
         """The agent has moved a path with everything below it: what it knows of that, it knows under the new name."""
-        known = [(path, self.sha256_of(path)) for path in self.at_or_below(source)]
+        known = [(path, self.sha256_of(path), self.outline_of(path)) for path in self.at_or_below(source)]
         self.removed([*self.at_or_below(source), *self.at_or_below(destination)])
-        for path, sha256 in known:
+        for path, sha256, outline in known:
             renamed = destination + path[len(source) :]
             if sha256 is None:
                 self.saw_paths([renamed])
             else:
-                self.saw_content(renamed, sha256)
+                self.saw_content(renamed, sha256, outline)
 
     def at_or_below(self, path: str) -> list[str]:
         """The known paths that are `path` or lie in it, sorted."""
@@ -149,6 +158,11 @@ class Ledger:
         known = self._counting(path)
         return known.sha256 if known is not None else None
 
+    def outline_of(self, path: str) -> Outline | None:
+        """That of the content that the agent knows, if it is still remembered."""
+        sha256, outline = self._state.outlines.get(path, (None, None))
+        return outline if sha256 is not None and sha256 == self.sha256_of(path) else None
+
     def apply(self, delta: LedgerDelta) -> None:
         """Merge saved observations: order and repetition do not matter, the newest revision of a path wins.
 
@@ -161,6 +175,16 @@ class Ledger:
         self._state.known |= merged
         newest = max((observation.revision for observation in delta.observations), default=0)
         self._state.revision = max(self._state.revision, newest)
+
+    def _remember(self, path: str, sha256: str, outline: Outline | None) -> None:
+        outlines = self._state.outlines
+        outlines.pop(path, None)
+        if outline is None:
+            return
+        outlines[path] = sha256, outline
+        left = MAX_OUTLINED_LINES - sum(len(kept) for _, kept in outlines.values())
+        while left < 0:
+            left += len(outlines.pop(next(iter(outlines)))[1])
 
     def _add(self, observation: Observation) -> None:
         for views in (self._state.known, self._added):

@@ -49,9 +49,7 @@ class MovePath(Tool[MovePathArguments]):
         destination = resolve_path(arguments.destination, context)
         old, new = entry_path(source), entry_path(destination)
         Protected(context.workspace).require_free(old)
-        async with contextlib.AsyncExitStack() as locks:
-            for real in sorted({old, new}):  # in one order, so that two moves never wait for each other
-                await locks.enter_async_context(context.locks.holding(real))
+        async with context.locks.holding(old, new):
             limit = context.settings.max_write_bytes
             entry = await trio.to_thread.run_sync(look_at, old, limit, abandon_on_cancel=True)
             require_observed(entry, None, context)

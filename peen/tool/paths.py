@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from itertools import islice
@@ -41,6 +42,7 @@ _TYPES: Final = (
     (stat.S_ISBLK, "a block device"),
 )
 _MAX_NAMES_COMPARED: Final = 2000
+_SHOWN_BYTE: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
 
 
 def resolve_path(text: str | None, context: ToolContext) -> Path:
@@ -54,8 +56,17 @@ def resolve_path(text: str | None, context: ToolContext) -> Path:
     if not text:
         return context.directory
     if text == "~" or text.startswith("~/"):
-        return context.home / text[2:].lstrip("/")
-    return context.directory / text
+        return _as_there(context.home / text[2:].lstrip("/"))
+    return _as_there(context.directory / text)
+
+
+def _as_there(path: Path) -> Path:
+    r"""The path, or where only that exists, the one whose bytes are shown as `\xNN` since they are not UTF-8."""
+    if "\\x" not in str(path) or os.path.lexists(path):
+        return path
+    raw = Path(os.fsdecode(_SHOWN_BYTE.sub(lambda found: bytes([int(found[1], 16)]), os.fsencode(path))))
+    there = os.path.lexists(raw) or (os.path.lexists(raw.parent) and not os.path.lexists(path.parent))
+    return raw if there else path
 
 
 def real_path(path: Path) -> Path:

@@ -13,6 +13,7 @@ from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImag
 from peen.tool.bounds import fit_head, json_bytes, path_text, readable
 from peen.tool.content import SNIFFED_BYTES, encoding_guess, invalid_utf8_at, sniff, uses_bare_cr
 from peen.tool.filesystem import FileContent, read_whole
+from peen.tool.outline import Outline
 from peen.tool.paths import ledger_key, real_path, regular_status_of, resolve_path
 from peen.wire.image import MediaType, media_type_of
 
@@ -106,7 +107,7 @@ class ReadFile(Tool[ReadFileArguments]):
         limit = min(arguments.limit or context.settings.max_read_lines, context.settings.max_read_lines)
         room = context.max_result_bytes - len(msgspec.json.encode(result)) - _NOTE_BYTES
         window = window_of(file.data, arguments.offset or 1, limit, room)
-        context.ledger.saw_content(ledger_key(real), file.sha256)
+        context.ledger.saw_content(ledger_key(real), file.sha256, Outline.of(file.data))
         return msgspec.structs.replace(
             result,
             content=window.text,
@@ -195,10 +196,10 @@ def _require_readable(file: FileContent, path: Path, real: Path, context: ToolCo
         what = f"looks like {guess} text" if guess.startswith("UTF-") else "holds NUL bytes"
         raise ToolError("binary", f"{shown} {what}; inspect it with runCommand (file, xxd, iconv)")
     if len(file.data) > context.settings.max_read_bytes:
-        context.ledger.saw_content(ledger_key(real), file.sha256)
+        context.ledger.saw_content(ledger_key(real), file.sha256, Outline.of(file.data))
         raise _too_large(path, len(file.data), context, then="; then editFile may change it")
     if kind == "other encoding":
-        context.ledger.saw_content(ledger_key(real), file.sha256)
+        context.ledger.saw_content(ledger_key(real), file.sha256, Outline.of(file.data))
         at = invalid_utf8_at(file.data[:SNIFFED_BYTES]) or 0
         raise ToolError(
             "binary",

@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from peen.duration import format_duration_ms
+from peen.tool.apply_patch import ApplyPatch
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImage, ToolOutcome, ToolResult, WithImage
 from peen.tool.bounds import fit_head, json_bytes
 from peen.tool.command import RunCommand
@@ -69,17 +70,14 @@ class Tools:
         image: ToolImage | None = None
         try:
             outcome = await self._run(name, bytes(arguments), context)
-            if isinstance(outcome, WithImage):
-                image = outcome.image
-            content = _encoded(outcome.result if isinstance(outcome, WithImage) else outcome, context)
+            result, seen = (outcome.result, outcome.image) if isinstance(outcome, WithImage) else (outcome, None)
+            content, is_error, image = _encoded(result, context), result.is_error, seen
         except ToolError as exc:
-            content, is_error = str(exc), True
+            content, is_error = _shortened(str(exc), context), True
         except Exception:
             # Not the model's mistake and not a reason to end the turn: it learns that the outcome is unknown.
             log.exception("a tool failed by a fault of Peen", tool=name)
-            content, is_error = _UNKNOWN_OUTCOME.format(name=name), True
-        if is_error:
-            content = fit_head(content or "tool failed", context.max_result_bytes)
+            content, is_error = _shortened(_UNKNOWN_OUTCOME.format(name=name), context), True
         return ToolOutcome(content=content, is_error=is_error, ledger=context.ledger.delta(), image=image)
 
     async def _run(self, name: str, arguments: bytes, context: ToolContext) -> ToolResult | WithImage:
@@ -105,7 +103,7 @@ class Tools:
 
 def standard_tools() -> Tools:
     """The tools that every agent has."""
-    changing: list[Tool[Any]] = [WriteFile(), EditFile(), MovePath(), MakeDirectory(), RemovePath()]
+    changing: list[Tool[Any]] = [WriteFile(), EditFile(), ApplyPatch(), MovePath(), MakeDirectory(), RemovePath()]
     of_paused_work: list[Tool[Any]] = [ReadExecution(), ResolveExecutionActivity(), ContinueExecution()]
     return Tools([ListFiles(), SearchText(), ReadFile(), *changing, RunCommand(), *of_paused_work])
 
@@ -116,6 +114,10 @@ def _decoded(entry: _Entry, arguments: bytes) -> ToolArguments:
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise ToolError("validation failed", explain_bad_arguments(entry.tool.name, entry.schema, exc)) from exc
     return decoded
+
+
+def _shortened(text: str, context: ToolContext) -> str:
+    return fit_head(text or "tool failed", context.max_result_bytes)
 
 
 def _encoded(result: ToolResult, context: ToolContext) -> str:

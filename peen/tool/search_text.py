@@ -67,8 +67,7 @@ class SearchText(Tool[SearchTextArguments]):
         globs = None if arguments.include is None else _usable_globs(arguments.include)
         most = min(arguments.max_matches or context.settings.max_search_matches, context.settings.max_search_matches)
         while globs is None or globs:
-            collector = MatchCollector(most, context.max_result_bytes - 100)
-            complaint = await _run_ripgrep(_options(arguments, globs, most, context), path, collector, context)
+            complaint, collector = await _search(path, _options(arguments, globs, most, context), most, context)
             bad = _BAD_GLOB.match(complaint)
             if bad is not None and globs is not None:
                 # A malformed glob matches nothing; the others still count.
@@ -111,11 +110,22 @@ def _usable_globs(include: Sequence[str]) -> list[str]:
 
 
 def _options(arguments: SearchTextArguments, globs: Sequence[str] | None, most: int, context: ToolContext) -> list[str]:
-    options = ["--json", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--sort=path"]
+    options = ["--json", "--no-config", "--no-messages", "--no-ignore", "--hidden"]
     options += [f"--max-filesize={context.settings.max_search_file_bytes}", f"--max-count={most + 1}"]
     options += ["--crlf"] if arguments.regex else ["--fixed-strings"]
     options += [f"--glob={glob}" for glob in globs or ()]
     return [*options, "--glob=!.git", f"--regexp={arguments.pattern}"]
+
+
+async def _search(path: Path, options: Sequence[str], most: int, context: ToolContext) -> tuple[str, MatchCollector]:
+    """What ripgrep complains of and what it found: everything, or where that is too much, the first of it by path."""
+    for order in ([], ["--sort=path"]):
+        collector = MatchCollector(most, context.max_result_bytes - 100)
+        complaint = await _run_ripgrep([*order, *options], path, collector, context)
+        # Ordered, ripgrep uses one processor only. Where there is too much, it is found soon, by both.
+        if complaint or not collector.truncated:
+            break
+    return complaint, collector
 
 
 async def _run_ripgrep(options: Sequence[str], path: Path, collector: MatchCollector, context: ToolContext) -> str:

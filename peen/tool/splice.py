@@ -7,16 +7,18 @@ found in this way no byte changes; inside them a line end that the edit keeps st
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 from peen.tool.base import ToolError
-from peen.tool.content import encoding_guess, invalid_utf8_at, line_ends, most_common, uses_bare_cr
+from peen.tool.content import most_common
+from peen.tool.nearest import why_absent
+from peen.tool.unified import Unified
 
 _LINES_NAMED: Final = 5
+_MOST_COUNTED: Final = 1000
 _FIRST_POSSIBLE_TRAIL: Final = 0x30  # lowest ASCII byte that can be the second half of a double-byte character
 
 
@@ -38,64 +40,30 @@ class Replacement:
     new: str
 
 
-class _Unified:
-    r"""A file and its copy with `\n` as the only line end; offsets of the copy are turned into those of the file."""
-
-    def __init__(self, data: bytes) -> None:
-        self.original = data
-        self.bare_cr = uses_bare_cr(data)
-        self.crlf_count = data.count(b"\r\n")
-        self.text = data.replace(b"\r", b"\n") if self.bare_cr else data.replace(b"\r\n", b"\n")
-        # Where all line ends are alike, counting them is enough; a list is only made for mixed files.
-        self._mixed = 0 < self.crlf_count < data.count(b"\n")
-        self._crlf_at = self._list_crlf() if self._mixed else []
-
-    def _list_crlf(self) -> list[int]:
-        found: list[int] = []
-        at = self.original.find(b"\r\n")
-        while at >= 0:
-            found.append(at - len(found))  # each earlier pair has become one byte shorter
-            at = self.original.find(b"\r\n", at + 2)
-        return found
-
-    def original_offset(self, offset: int) -> int:
-        if self._mixed:
-            return offset + bisect_left(self._crlf_at, offset)
-        return offset + (self.text.count(b"\n", 0, offset) if self.crlf_count else 0)
-
-    def needle(self, old: str) -> bytes:
-        old = old.replace("\r\n", "\n")
-        return (old.replace("\r", "\n") if self.bare_cr else old).encode()
-
-    def ends_between(self, start: int, end: int) -> list[bytes]:
-        piece = self.original[start:end]
-        return [b"\r"] * piece.count(b"\r") if self.bare_cr else line_ends(piece)
-
-
 def plan_splices(data: bytes, edits: Sequence[Replacement], *, path: str) -> list[Splice]:
     """Where each edit applies, sorted by place. Every `old` must occur exactly once and no two may overlap.
 
     Raises: ToolError that names the edit; then none of them is to be applied.
     """
-    if not data.isascii() and (invalid := invalid_utf8_at(data)) is not None:
-        _require_ascii(data, edits, invalid, path)
-        foreign = True
-    else:
-        foreign = False
-    unified = _Unified(data)
+    unified = Unified(data)
+    if unified.invalid_at is not None:
+        _require_ascii(unified, edits, path)
     splices = []
     for index, edit in enumerate(edits):
         at = _find_once(unified, edit, index, path)
         needle = unified.needle(edit.old)
         start, end = unified.original_offset(at), unified.original_offset(at + len(needle))
-        if foreign:
+        if unified.invalid_at is not None:
             _require_character_start(data, start, index, path)
         splices.append(Splice(start, end, _with_line_ends(unified, edit, start, end), index))
     splices.sort(key=lambda splice: splice.start)
     for one, other in pairwise(splices):
         if other.start < one.end:
             first, second = sorted((one.edit, other.edit))
-            raise ToolError("overlap", f"edits[{first}] and edits[{second}] touch the same text of {path}; join them")
+            raise ToolError(
+                "overlap",
+                f"edits[{first}] and edits[{second}] touch the same text of {path}; join them",
+            )
     return splices
 
 
@@ -108,46 +76,38 @@ def apply_splices(data: bytes, splices: Sequence[Splice]) -> bytes:
     return b"".join([*pieces, data[at:]])
 
 
-def _find_once(unified: _Unified, edit: Replacement, index: int, path: str) -> int:
+def _find_once(unified: Unified, edit: Replacement, index: int, path: str) -> int:
     needle = unified.needle(edit.old)
     at = unified.text.find(needle)
     if at < 0:
         raise ToolError("match not found", f"edits[{index}].old does not occur in {path}{_hint(unified, edit)}")
     if unified.text.find(needle, at + 1) >= 0:
-        lines, total = _places(unified.text, needle)
+        count, lines = occurrences(unified, unified.places_of(needle))
         raise ToolError(
             "match not unique",
-            f"edits[{index}].old occurs {total} times in {path} (at lines {lines}); "
+            f"edits[{index}].old occurs {count} times in {path} (at lines {lines}); "
             "add surrounding text until it occurs once",
         )
     return at
 
 
-def _places(text: bytes, needle: bytes) -> tuple[str, int]:
-    """Line numbers of the first few occurrences, and how many there are (overlapping ones counted up to 1000)."""
-    found: list[int] = []
-    at = text.find(needle)
-    while at >= 0 and len(found) < 1000:
-        found.append(at)
-        at = text.find(needle, at + 1)
-    lines = [str(text.count(b"\n", 0, at) + 1) for at in found[:_LINES_NAMED]]
-    return ", ".join(lines) + (", …" if len(found) > _LINES_NAMED else ""), len(found)
+def occurrences(unified: Unified, places: Iterable[int]) -> tuple[int, str]:
+    """How often something occurs, and the first of the lines, for a model: overlapping ones count, up to 1000."""
+    found = list(islice(places, _MOST_COUNTED))
+    lines = ", ".join(str(unified.line_of(at)) for at in found[:_LINES_NAMED])
+    return len(found), lines + (", …" if len(found) > _LINES_NAMED else "")
 
 
-def _hint(unified: _Unified, edit: Replacement) -> str:
+def _hint(unified: Unified, edit: Replacement) -> str:
     """What may have gone wrong, in a few words."""
     new = unified.needle(edit.new)
     if len(new) > 1 and unified.text.count(new) == 1:
-        number = unified.text.count(b"\n", 0, unified.text.find(new)) + 1
+        number = unified.line_of(unified.text.find(new))
         return f", but its new text does at line {number}: perhaps it was applied before"
-    wanted = next((line.split() for line in unified.needle(edit.old).split(b"\n") if line.strip()), [])
-    for number, line in enumerate(unified.text.split(b"\n"), 1):
-        if wanted and line.split() == wanted:
-            return f"; line {number} is like its first line: compare white space and the lines that follow"
-    return "; copy the text exactly from readFile, without line numbers"
+    return why_absent(unified.text, unified.needle(edit.old))
 
 
-def _with_line_ends(unified: _Unified, edit: Replacement, start: int, end: int) -> bytes:
+def _with_line_ends(unified: Unified, edit: Replacement, start: int, end: int) -> bytes:
     """`new` with the line ends of the file: a line end that the edit keeps is kept as it is.
 
     Others become like those that they replace, else like the nearest one before or after the span.
@@ -173,7 +133,7 @@ def _with_line_ends(unified: _Unified, edit: Replacement, start: int, end: int) 
     )
 
 
-def _neighbour(unified: _Unified, start: int, end: int) -> bytes:
+def _neighbour(unified: Unified, start: int, end: int) -> bytes:
     if unified.bare_cr:
         return b"\r"
     data = unified.original
@@ -183,14 +143,13 @@ def _neighbour(unified: _Unified, start: int, end: int) -> bytes:
     return b"\r\n" if at > 0 and data[at - 1 : at] == b"\r" else b"\n"
 
 
-def _require_ascii(data: bytes, edits: Sequence[Replacement], invalid: int, path: str) -> None:
+def _require_ascii(unified: Unified, edits: Sequence[Replacement], path: str) -> None:
     for index, edit in enumerate(edits):
         if not (edit.old.isascii() and edit.new.isascii()):
             raise ToolError(
                 "binary",
-                f"{path} is not UTF-8 (byte {data[invalid]:#04x} at offset {invalid}); it looks like "
-                f"{encoding_guess(data)}. edits[{index}] holds other than ASCII characters, which cannot be matched or "
-                "written safely; nothing was changed. Use plain ASCII, or convert with runCommand (iconv)",
+                f"{path} is {unified.foreign_text()}. edits[{index}] holds other than ASCII characters, which cannot "
+                "be matched or written safely; nothing was changed. Use ASCII, or convert with runCommand (iconv)",
             )
 
 

@@ -10,8 +10,10 @@ from msgspec import Meta
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import path_text
 from peen.tool.changes import require_known
-from peen.tool.filesystem import create_file, read_whole, replace_file, sha256_hex
+from peen.tool.filesystem import read_whole, sha256_hex
+from peen.tool.outline import Outline
 from peen.tool.paths import failure, ledger_key, real_path, resolve_path
+from peen.tool.writing import create_file, replace_file
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
@@ -54,7 +56,7 @@ class WriteFile(Tool[WriteFileArguments]):
             else:
                 await _replace(real, data, arguments, context)
             sha256 = sha256_hex(data)
-            context.ledger.saw_content(ledger_key(real), sha256)
+            context.ledger.saw_content(ledger_key(real), sha256, Outline.of(data))
         return WriteFileResult(path=path_text(str(path)), created=created, bytes=len(data), sha256=sha256)
 
 
@@ -77,5 +79,5 @@ async def _create(real: Path, data: bytes, arguments: WriteFileArguments, contex
 async def _replace(real: Path, data: bytes, arguments: WriteFileArguments, context: ToolContext) -> None:
     # Content beyond the limit cannot have been seen, so there is nothing to compare.
     before = await read_whole(real, max_bytes=context.settings.max_write_bytes)
-    require_known(real, before.sha256, arguments.expected_sha256, context)
-    await replace_file(real, data, before.status, context.entropy)
+    require_known(real, before.sha256, arguments.expected_sha256, context, before.data)
+    await replace_file(real, data, before, context.entropy)

@@ -12,22 +12,24 @@ import structlog
 import trio
 
 from peen.actors import holds, leaf_of, supervised
-from peen.context.budget import enforced_window, prompt_budget
-from peen.errors import LinkLost, StaleClaim, StorageError
+from peen.context.count import fixed_tokens
+from peen.errors import LinkLost, StaleClaim, StorageError, ValidationFailed
 from peen.execution.ask import Asker, ModelSetup
 from peen.execution.blocks import Blocks
 from peen.execution.decide import failure
+from peen.execution.keeper import ContextKeeper
 from peen.execution.loop import AgentLoop
 from peen.execution.pictures import Pictures
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Next, Steps
+from peen.execution.summarize import Summarizer, SummaryModel
 from peen.model.stream import ModelInfo, Upstream
 from peen.tool.base import ToolContext
 from peen.tool.ledger import Ledger
 from peen.turn.retained import Caller
-from peen.turn.scene import Scene, admission, opened_scene, restored_scene
+from peen.turn.scene import Scene, admission, opened_scene, restored_scene, summarizer_of
 from peen.turn.workshop import AgentTools, Workshop
-from peen.wire.worker import RestoreExecution, ResumeTurn, RunTurn, Terminal
+from peen.wire.worker import Budget, RestoreExecution, ResumeTurn, RunTurn, SummarySettings, Terminal
 
 log = structlog.get_logger(__name__)
 
@@ -55,18 +57,22 @@ class TurnActor:
         becomes the turn's recorded failure.
         """
         holder = self._shop.entropy.uuid4().hex
+        self._shop.windows.update(self._command.windows)
         match self._command:
             case RunTurn() as command:
                 upstream, model = self._shop.models.default(command.model or self._shop.settings.default_model)
-                request = admission(command, self._shop, model, holder)
+                summarizer = summarizer_of(self._shop, model)
+                request = admission(command, self._shop, model, holder, summarizer)
                 opened = await self._shop.journal.open_turn(request)
-                prepare = partial(opened_scene, command, self._shop, request, opened)
-                self._hold(opened.execution_id, holder, opened.message_sequence)
+                prepare = partial(opened_scene, command, self._shop, model, request, summarizer, opened)
+                self._hold(opened.execution_id, holder, opened.message_sequence, opened.budget)
             case ResumeTurn(execution_id=execution_id):
                 restored = await self._shop.journal.restore(RestoreExecution(execution_id=execution_id, holder=holder))
                 upstream, model = self._shop.models.resolve(restored.model)
-                prepare = partial(restored_scene, self._shop, restored)
-                self._hold(execution_id, holder, restored.message_sequence)
+                if restored.window is not None:
+                    self._shop.windows.setdefault(restored.model, restored.window)
+                prepare = partial(restored_scene, self._shop, model, restored)
+                self._hold(execution_id, holder, restored.message_sequence, restored.budget)
         await supervised(
             partial(self._hold_and_work, partial(self._work, prepare, upstream, model)),
             name=f"turn {self._command.turn_id}",
@@ -74,9 +80,9 @@ class TurnActor:
             expected=(LinkLost, StaleClaim),  # the worker is lost, or a Stop ended the turn
         )
 
-    def _hold(self, execution_id: str, holder: str, message_sequence: int) -> None:
+    def _hold(self, execution_id: str, holder: str, message_sequence: int, budget: Budget | None) -> None:
         self._steps = Steps(self._shop.journal, execution_id=execution_id, holder=holder)
-        self._steps.message_sequence = message_sequence
+        self._steps.message_sequence, self._steps.budget = message_sequence, budget
         if self._shop.work is not None:
             self._caller = Caller(self._shop.work, execution_id, holder)
 
@@ -100,20 +106,21 @@ class TurnActor:
             settings=settings,
             reasoning_effort=scene.reasoning_effort,
         )
+        keeper = self._keeper(scene, model)
         blocks = Blocks(scene.first_block)
         pictures = Pictures(self._shop.journal)
         asker = Asker(
             setup,
-            conversation=scene.conversation,
+            keeper=keeper,
             blocks=blocks,
             steps=steps,
-            sent=SentRequests(self._shop.known_blobs),
+            sent=SentRequests(self._shop.known_blobs, model),
             pictures=pictures,
             entropy=self._shop.entropy,
         )
         loop = AgentLoop(
             steps=steps,
-            conversation=scene.conversation,
+            keeper=keeper,
             blocks=blocks,
             ask=asker.answer,
             tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), pictures, self._caller),
@@ -129,9 +136,35 @@ class TurnActor:
             seconds = f"{limit_s:g} s"
             await self._end(failure(f"the turn took longer than {seconds} (PEEN_TURN_TIMEOUT)", reason="timeout"))
 
+    def _keeper(self, scene: Scene, model: ModelInfo) -> ContextKeeper:
+        shop = self._shop
+        return ContextKeeper(
+            scene.conversation,
+            shop.gauge(model, scene.calibration),
+            fixed=fixed_tokens(scene.prompt, shop.tools.definitions),
+            past=scene.past,
+            summarizer=None if scene.summarizer is None else self._summarizer(scene.summarizer),
+            start=scene.start,
+        )
+
+    def _summarizer(self, settings: SummarySettings) -> Summarizer | None:
+        shop = self._shop
+        try:
+            upstream, model = shop.models.resolve(settings.model)
+        except ValidationFailed as unknown:
+            log.warning("nobody can summarize: old messages are dropped instead", error=str(unknown))
+            return None
+        setup = SummaryModel(upstream, model, settings.prompt, settings.max_output_tokens, settings.timeout_ms)
+        return Summarizer(
+            setup,
+            gauge=shop.gauge(model),
+            settings=shop.settings,
+            known_blobs=shop.known_blobs,
+            entropy=shop.entropy,
+        )
+
     def _tool_context(self, model: ModelInfo, ledger: Ledger) -> ToolContext:
         shop = self._shop
-        window = enforced_window(model.context_window_tokens, shop.settings.max_context_tokens)
         return ToolContext(
             directory=shop.workspace,
             home=shop.home,
@@ -142,7 +175,7 @@ class TurnActor:
             locks=shop.locks,
             entropy=shop.entropy,
             image_input=model.image_input and self._command.image_input,
-            prompt_budget_tokens=prompt_budget(window, shop.settings.output_reserve_tokens),
+            prompt_budget_tokens=shop.gauge(model).budget,
         )
 
     async def _record_failure(self, fault: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -13,21 +14,25 @@ from peen.context.pictures import with_notes
 from peen.context.projection import Conversation
 from peen.execution.blocks import event
 from peen.execution.decide import ToolOutput
-from peen.execution.loop import BEGINNING
-from peen.execution.restore import Start, starting_point
+from peen.execution.keeper import Past, earlier_of
+from peen.execution.requests import sent_tokens
+from peen.execution.restore import BEGINNING, Start, starting_point
+from peen.harness.compaction import summary_prompt
 from peen.harness.facts import runtime_facts
-from peen.harness.prompt import build_prompt, context_hash, snapshot_hash
+from peen.harness.prompt import build_prompt, context_hash, prompt_hash, snapshot_hash
 from peen.model.stream import ModelInfo
 from peen.tool.ledger import Ledger, LedgerDelta
-from peen.turn.workshop import Workshop
+from peen.turn.workshop import Transcript, Workshop
 from peen.wire.worker import (
     NOTHING,
+    Calibration,
     HistoryMessage,
     MessageRecord,
     OpenedTurn,
     OpenTurn,
     RestoredExecution,
     RunTurn,
+    SummarySettings,
 )
 
 _encode: Final = msgspec.json.encode
@@ -40,6 +45,7 @@ class Scene:
     """Everything that the loop of one execution stands on."""
 
     conversation: Conversation
+    past: Past
     prompt: str
     reasoning_effort: str | None
     round_limit: int
@@ -48,14 +54,35 @@ class Scene:
     start: Start = BEGINNING
     note: MessageRecord | None = None
     first_block: int = 0
+    summarizer: SummarySettings | None = None
+    calibration: Calibration | None = None
 
 
-def admission(command: RunTurn, shop: Workshop, model: ModelInfo, holder: str) -> OpenTurn:
+def summarizer_of(shop: Workshop, model: ModelInfo) -> SummarySettings | None:
+    """How a turn of `model` that begins now summarizes; None if it drops what is too much.
+
+    Where the model that is meant for summaries cannot be had, the turn's own one writes them.
+    """
+    settings = shop.settings
+    if settings.compaction_mode != "summarize":
+        return None
+    wanted = settings.compaction_model or settings.default_model
+    return SummarySettings(
+        model=wanted if shop.models.is_known(wanted) else model.name,
+        prompt=summary_prompt(shop.config_directory),
+        max_output_tokens=settings.compaction_max_output_tokens,
+        timeout_ms=settings.compaction_timeout_ms,
+    )
+
+
+def admission(
+    command: RunTurn, shop: Workshop, model: ModelInfo, holder: str, summarizer: SummarySettings | None
+) -> OpenTurn:
     """The request that opens a turn: its frozen prompt, its opening message, its limits."""
     facts = runtime_facts(shop.entropy, peen_version=__version__)
     parts = build_prompt(workspace=str(shop.workspace), facts=facts, system_prompt=command.system_prompt)
     manifest = snapshot_hash(parts.context_manifest)
-    request_settings = {
+    request_settings: dict[str, object] = {
         "model": model.name,
         "reasoningEffort": command.reasoning_effort,
         "maxRounds": shop.settings.max_tool_rounds,
@@ -63,6 +90,8 @@ def admission(command: RunTurn, shop: Workshop, model: ModelInfo, holder: str) -
         "toolTimeoutMs": shop.settings.tool_timeout_ms,
         "timeoutMs": shop.settings.turn_timeout_ms,
         "maxToolResultTokens": shop.settings.max_tool_result_tokens,
+        "maxContextTokens": shop.window(model),
+        "compaction": _compaction(summarizer),
     }
     started: dict[str, object] = {
         "sessionId": shop.session_id,
@@ -84,37 +113,66 @@ def admission(command: RunTurn, shop: Workshop, model: ModelInfo, holder: str) -
         messages=[MessageRecord(role="user", content=command.message, images=command.images)],
         events=[event("turn.started", started)],
         known_sequence=shop.transcript.known_sequence,
+        known_summary=shop.transcript.known_summary,
+        summary_prompt=None if summarizer is None else summarizer.prompt,
     )
 
 
-async def opened_scene(command: RunTurn, shop: Workshop, request: OpenTurn, opened: OpenedTurn) -> Scene:
+def _compaction(summarizer: SummarySettings | None) -> dict[str, object]:
+    if summarizer is None:
+        return {"mode": "drop-oldest"}
+    return {
+        "mode": "summarize",
+        "model": summarizer.model,
+        "promptHash": prompt_hash(summarizer.prompt),
+        "maxOutputTokens": summarizer.max_output_tokens,
+        "timeoutMs": summarizer.timeout_ms,
+    }
+
+
+async def opened_scene(
+    command: RunTurn,
+    shop: Workshop,
+    model: ModelInfo,
+    request: OpenTurn,
+    summarizer: SummarySettings | None,
+    opened: OpenedTurn,
+) -> Scene:
     """A new turn behind the whole history of its session."""
     await shop.transcript.catch_up(opened, shop.journal)
-    conversation = Conversation()
-    conversation.add_history(with_notes(shop.transcript.messages, opened.refused_images))
+    past = Past(with_notes(shop.transcript.messages, opened.refused_images), shop.transcript.earlier)
+    conversation = _beginning(past, shop.transcript, model)
     for message in [*request.messages, *opened.opening]:
         conversation.add(message)
     return Scene(
         conversation=conversation,
+        past=past,
         prompt=request.prompt,
         reasoning_effort=command.reasoning_effort,
         round_limit=request.round_limit,
         parallelism=request.tool_parallelism,
+        summarizer=summarizer,
+        calibration=opened.calibration,
     )
 
 
-async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
+async def restored_scene(shop: Workshop, model: ModelInfo, restored: RestoredExecution) -> Scene:
     """A resumed turn as it stood: its own context and no turn that ran in between, what was done, what it had read."""
-    await shop.transcript.reach(restored.message_sequence, shop.journal)
+    transcript = await _transcript_for(shop, restored)
     start = starting_point(restored.steps)
-    messages = with_notes(shop.transcript.messages, restored.refused_images)
-    conversation = Conversation()
-    conversation.add_history(row for row in messages if row.sequence <= restored.history_sequence)
+    messages = with_notes(transcript.messages, restored.refused_images)
+    past = Past(
+        [row for row in messages if row.sequence <= restored.history_sequence],
+        transcript.earlier,
+        may_summarize=restored.may_summarize,
+    )
+    conversation = _beginning(past, transcript, model)
     own = [row for row in messages if row.turn == restored.turn]
     conversation.add_history(_finished_rounds(own, start))
     notes = [row.message for row in own if row.message.role == "system"]
     return Scene(
         conversation=conversation,
+        past=past,
         prompt=restored.prompt,
         reasoning_effort=restored.reasoning_effort,
         round_limit=restored.round_limit,
@@ -123,7 +181,35 @@ async def restored_scene(shop: Workshop, restored: RestoredExecution) -> Scene:
         start=start,
         note=notes[-1] if notes else None,
         first_block=restored.next_block,
+        summarizer=restored.summarizer,
+        calibration=restored.calibration,
     )
+
+
+def _beginning(past: Past, transcript: Transcript, model: ModelInfo) -> Conversation:
+    """A conversation with this model that stands on the past; the transcript holds that, and perhaps later messages."""
+    conversation = Conversation(partial(sent_tokens, model=model))
+    if past.earlier is not None:
+        conversation.summarize(past.earlier.text, through=past.earlier.to_sequence)
+    counts = [
+        known if row is stored else sent_tokens(row.message, model)  # a note may stand where an image was
+        for row, stored, known in zip(past.history, transcript.messages, transcript.counts(model), strict=False)
+    ]
+    conversation.add_history(past.history, counts)
+    return conversation
+
+
+async def _transcript_for(shop: Workshop, restored: RestoredExecution) -> Transcript:
+    """The stored messages behind the summary that the resumed turn stands on: the worker's own, unless later turns have
+    been summarized together with it."""
+    own = shop.transcript
+    if restored.summary is not None and restored.summary.sequence == restored.summary_in_force:
+        if restored.summary_in_force != own.known_summary:
+            own.stand_on(restored.summary)
+    elif restored.summary_in_force:
+        own = Transcript(earlier=earlier_of(restored.summary))
+    await own.reach(restored.message_sequence, shop.journal)
+    return own
 
 
 def _finished_rounds(own: list[HistoryMessage], start: Start) -> list[HistoryMessage]:

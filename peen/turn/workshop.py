@@ -3,35 +3,70 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 from msgspec import Raw
 
+from peen.context.budget import enforced_window, prompt_budget
+from peen.context.compact import Earlier
+from peen.context.count import Gauge
 from peen.entropy import Entropy
 from peen.execution.decide import ReadImage, ToolOutput
 from peen.execution.journal import Journal
+from peen.execution.keeper import earlier_of
 from peen.execution.pictures import Pictures
+from peen.execution.requests import sent_tokens
 from peen.model.registry import Models
+from peen.model.stream import ModelInfo
 from peen.tool.base import ToolContext
 from peen.tool.locks import FileLocks
 from peen.tool.registry import Tools
 from peen.turn.retained import Caller, WorkCalls
 from peen.wire.client import SentImage
-from peen.wire.worker import HistoryMessage, HistoryPage, OpenedTurn, ToolCallRecord, WorkerSettings
+from peen.wire.worker import (
+    Calibration,
+    HistoryMessage,
+    HistoryPage,
+    OpenedTurn,
+    StoredSummary,
+    ToolCallRecord,
+    WorkerSettings,
+)
 
 
 @dataclass
 class Transcript:
-    """The session's stored messages, kept between turns so that a turn reads only what is new."""
+    """The session's stored messages, kept between turns so that a turn reads only what is new.
+
+    What the summary in force covers is not among them: `earlier` stands for it.
+    """
 
     messages: list[HistoryMessage] = field(default_factory=list)
+    earlier: Earlier | None = None
+    _counts: list[int] = field(default_factory=list)
+    _counted_for: str = ""
+
+    def counts(self, model: ModelInfo) -> Sequence[int]:
+        """What the messages count for this model, each counted once."""
+        if self._counted_for != model.name:
+            self._counts, self._counted_for = [], model.name
+        self._counts += [sent_tokens(row.message, model) for row in self.messages[len(self._counts) :]]
+        return self._counts
+
+    @property
+    def known_summary(self) -> int:
+        """Number of the summary in force, as far as is known; 0 for none."""
+        return 0 if self.earlier is None else self.earlier.sequence
 
     @property
     def known_sequence(self) -> int:
-        return self.messages[-1].sequence if self.messages else 0
+        """Everything up to this message is known, or not needed."""
+        if self.messages:
+            return self.messages[-1].sequence
+        return 0 if self.earlier is None else self.earlier.to_sequence
 
     async def reach(self, sequence: int, journal: Journal) -> None:
         """Read on until every message up to `sequence` is known."""
@@ -43,9 +78,18 @@ class Transcript:
 
     async def catch_up(self, opened: OpenedTurn, journal: Journal) -> None:
         """Take what came with the admission of a turn, and page on if there is more."""
+        self.stand_on(opened.summary)
         self.messages.extend(opened.history)
         if opened.has_more:
             await self.reach(opened.history_sequence, journal)
+
+    def stand_on(self, summary: StoredSummary | None) -> None:
+        """If the store has a newer summary in force, take it, and let go of what it covers."""
+        if summary is not None:
+            self.earlier = earlier_of(summary)
+            kept = [row for row in self.messages if row.sequence > summary.to_sequence]
+            self._counts = self._counts[len(self.messages) - len(kept) :]
+            self.messages = kept
 
 
 @dataclass(frozen=True)
@@ -67,6 +111,30 @@ class Workshop:
     transcript: Transcript = field(default_factory=Transcript)
     known_blobs: set[bytes] = field(default_factory=set)
     """Hashes of blobs that the store has for this session."""
+    config_directory: Path | None = None
+    windows: dict[str, int] = field(default_factory=dict)
+    """Context windows in tokens that the controller has found published, by model."""
+    gauges: dict[tuple[str, int], Gauge] = field(default_factory=dict)
+    """How each model counts, by its name and window."""
+
+    def window(self, model: ModelInfo) -> int:
+        """Tokens of the model's context window, as far as it is used."""
+        published = model.context_window_tokens or self.windows.get(model.name)
+        return enforced_window(published, self.settings.max_context_tokens)
+
+    def budget(self, model: ModelInfo) -> int:
+        """Tokens that a prompt for the model may have."""
+        return prompt_budget(self.window(model), self.settings.output_reserve_tokens)
+
+    def gauge(self, model: ModelInfo, calibration: Calibration | None = None) -> Gauge:
+        """How the model counts. `calibration` is from before this worker's time, and of use only at first."""
+        key = model.name, self.window(model)
+        gauge = self.gauges.get(key)
+        if gauge is None:
+            gauge = self.gauges[key] = Gauge(window=self.window(model), budget=self.budget(model))
+            if calibration is not None:
+                gauge.reported(calibration.estimated, calibration.reported)
+        return gauge
 
 
 class AgentTools:

@@ -34,10 +34,6 @@ class Execution(Answer, frozen=True, kw_only=True):
     ended_at: str | None = None
 
 
-class ExecutionPage(Paged, frozen=True, kw_only=True):
-    executions: list[Execution]
-
-
 class Activity(Answer, frozen=True, kw_only=True):
     """One step. `uncertain`: it was cut off and may have had an effect. `output` is null until it has ended."""
 
@@ -65,6 +61,16 @@ class WaitingMessage(Answer, frozen=True, kw_only=True):
     request_id: str
     message: str
     images: list[Image] | None = None
+
+
+class ExecutionPage(Paged, frozen=True, kw_only=True):
+    """`waiting` are the accepted messages of the session that a Stop or an interruption left waiting, the oldest first,
+    on every page; one of them may go on by itself with `requestId` and `stopRevision`.
+    """
+
+    executions: list[Execution]
+    stop_revision: int
+    waiting: list[WaitingMessage]
 
 
 class ExecutionRun(Answer, frozen=True, kw_only=True):

@@ -309,6 +309,19 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         failures=(Failure.of(errors.NotFound, "the session has no such model run"),),
     ),
     Operation(
+        "GET", f"{API}/session/compactions", "listCompactions", "audit", "The summaries of a session, newest first.",
+        rest.CompactionPage, session=True, query=_paging(),
+        about=(
+            "The newest is in force: the model gets it in the place of every message that it and the ones before it "
+            "cover. Those messages stay stored, and are listed with `compactionId`."
+        ),
+    ),
+    Operation(
+        "GET", f"{API}/session/compactions/{{compactionId}}", "getCompaction", "audit", "One summary.",
+        rest.Compaction, session=True,
+        failures=(Failure.of(errors.NotFound, "the session has no such summary"),),
+    ),
+    Operation(
         "GET", f"{API}/session/context-snapshots/{{contextHash}}", "getContextSnapshot", "audit",
         "What a turn's prompt was resolved from.", rest.ContextSnapshot, session=True,
         about="A turn names it as `contextSnapshotHash`.",

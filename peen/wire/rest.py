@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from peen.wire.notice import NOTHING, Delivery, Notice
 
@@ -53,6 +53,30 @@ class Paged(Answer, frozen=True, kw_only=True):
 # --- sessions -------------------------------------------------------------------------------------------------------
 
 
+class UsedSoFar(Answer, frozen=True, kw_only=True):
+    """What models have used so far, failed attempts too. Tokens that no provider has reported are left out.
+
+    `billed_cost_amount` is a decimal number of US dollars at the prices of the time. Without `cost_known` some calls
+    are not part of it, since their price or their tokens are not known.
+    """
+
+    prompt: int | None = None
+    completion: int | None = None
+    total: int | None = None
+    reasoning: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    billed_cost_amount: str
+    cost_known: bool
+
+
+class SessionLimits(Answer, frozen=True, kw_only=True):
+    """Where the session ends to ask models: its own limit or that of the deployment, the lower one of each."""
+
+    cost_usd: str | None = None
+    tokens: int | None = None
+
+
 class Session(Answer, frozen=True, kw_only=True):
     id: str
     created_at: str
@@ -69,15 +93,27 @@ class Session(Answer, frozen=True, kw_only=True):
     agent_space: str
     feed_sequence: int
     active_turn_feed_sequence: int | None = None
+    usage: UsedSoFar
+    budget: SessionLimits | None = None
 
 
 class SessionPage(Paged, frozen=True, kw_only=True):
     items: list[Session]
 
 
+class OpenBudget(Body, frozen=True, kw_only=True):
+    """Limits of one session: US dollars as a decimal number in text, and tokens read and written. 0 is no limit."""
+
+    cost_usd: Annotated[str, Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$")] | None = None
+    tokens: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+
+
 class OpenSession(Body, frozen=True, kw_only=True):
+    """`budget` replaces the one that the session has, also while a turn runs; without it that one stays."""
+
     workspace: str
     agent_space: str | None = None
+    budget: OpenBudget | None = None
 
 
 class OpenedSession(Answer, frozen=True, kw_only=True):
@@ -144,6 +180,8 @@ class ImageBytes(Answer, frozen=True, kw_only=True):
 
 
 class Message(Answer, frozen=True, kw_only=True):
+    """A stored message. `compactionId` names the summary that first covered it: the model does not get it any more."""
+
     id: str
     sequence: int
     role: Literal["user", "assistant", "tool", "system"]
@@ -167,6 +205,34 @@ class MessagePage(Paged, frozen=True, kw_only=True):
     items: list[Message]
 
 
+class Compaction(Answer, frozen=True, kw_only=True):
+    """A summary that stands in the place of the messages `fromSequence` .. `toSequence` of the session.
+
+    It takes over from `parentCompactionId`, which begins at the same message; `sourceMessageCount` messages are covered
+    by this one first. Counts of tokens are estimates: `inputTokenCount` of what is not sent any more. `promptHash`
+    names the summarizer's prompt, which is read like a turn's.
+    """
+
+    id: str
+    session_id: str
+    from_message_id: str
+    to_message_id: str
+    from_sequence: int
+    to_sequence: int
+    summary: str
+    source_message_count: int
+    input_token_count: int
+    summary_token_count: int
+    model: str
+    prompt_hash: str
+    parent_compaction_id: str | None = None
+    created_at: str
+
+
+class CompactionPage(Paged, frozen=True, kw_only=True):
+    compactions: list[Compaction]
+
+
 class Turn(Answer, frozen=True, kw_only=True):
     id: str
     session_id: str
@@ -180,6 +246,7 @@ class Turn(Answer, frozen=True, kw_only=True):
     context_snapshot_hash: str | None = None
     prompt_snapshot_hash: str | None = None
     worker_generation_id: str | None = None
+    usage: UsedSoFar
 
 
 class TurnPage(Paged, frozen=True, kw_only=True):

@@ -96,7 +96,9 @@ FromController = HelloAck | Result | Command
 class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
 
-    Without `stream` answers are asked for whole. `prices` are by names of models, which may hold `*`."""
+    `api` is `chat` (the default) or `responses`; without `stream` answers are asked for whole. `prices` are by names of
+    models, which may hold `*`.
+    """
 
     name: str
     type: str
@@ -104,6 +106,7 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     image_input: bool = True
     script: str | None = None
+    api: str | None = None
     stream: bool = True
     prices: dict[str, Price] = {}
 
@@ -115,6 +118,10 @@ class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
     default_model: str
     max_context_tokens: int | None = None
     output_reserve_tokens: int | None = None
+    compaction_mode: Literal["drop-oldest", "summarize"] = "drop-oldest"
+    compaction_model: str | None = None
+    compaction_max_output_tokens: int = 2048
+    compaction_timeout_ms: int = 120_000
     max_tool_rounds: int = 200
     turn_timeout_ms: int | None = None
     max_concurrent_tools: int = 4
@@ -163,7 +170,10 @@ class ToolCallRecord(WorkerStruct, frozen=True, kw_only=True):
 
 
 class ProviderReasoning(Struct, frozen=True, kw_only=True):
-    """What a provider gave with an answer to have it back, and which model of which upstream it is for."""
+    """What a provider gave with an answer to have it back, and which model of which upstream it is for.
+
+    `items` are in a form of the upstream's own.
+    """
 
     upstream: str
     model: str
@@ -181,8 +191,8 @@ class ImageRef(WorkerStruct, frozen=True, kw_only=True):
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     """One row of the transcript, in the order the model receives it.
 
-    `provider_reasoning` is what the provider wants to see again: `{upstream, model, items}`, where only the adapter
-    of that upstream knows what the items mean. The model sees `images` behind the text.
+    `provider_reasoning` is a `ProviderReasoning`: what the provider wants back as it came, and nobody else gets. The
+    model sees `images` behind the text.
     """
 
     role: Literal["user", "assistant", "tool", "system"]
@@ -215,6 +225,20 @@ class Usage(WorkerStruct, frozen=True, kw_only=True):
     cache_write: int | None = None
 
 
+class Budget(WorkerStruct, frozen=True, kw_only=True):
+    """What a session has used of its models, and where that ends. Costs are trillionths of a dollar.
+
+    A limit of 0 is none. `is_own` says of each limit that the session has it and not the whole deployment.
+    """
+
+    tokens: int
+    cost: int
+    max_tokens: int = 0
+    max_cost: int = 0
+    is_own_tokens: bool = False
+    is_own_cost: bool = False
+
+
 class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
     """The audit of one provider round.
 
@@ -243,11 +267,50 @@ class NewBlob(WorkerStruct, frozen=True, kw_only=True):
     data: bytes
 
 
+class NewSummary(WorkerStruct, frozen=True, kw_only=True):
+    """A summary of stored messages. It covers `from_sequence` .. `to_sequence` of the session, without a gap.
+
+    `supersedes` is the number of the summary in force, which begins at the same message; 0 if there is none.
+    `message_count` are those that no summary covered before. `missing_messages` and `missing_requests` are what is not
+    sent any more, as the summary says. `input_tokens` is what is sent no more, estimated, `summary_tokens` what stands
+    in its place.
+    """
+
+    supersedes: int
+    from_sequence: int
+    to_sequence: int
+    message_count: int
+    missing_messages: int
+    missing_requests: int
+    text: str
+    input_tokens: int
+    summary_tokens: int
+
+
+class CompactionRecord(WorkerStruct, frozen=True, kw_only=True):
+    """What a compaction asked of its model, and what came of it: without `summary`, history stays as it is.
+
+    `prompt` is the summarizer's system prompt, `failure_kind` why there is no summary.
+    """
+
+    model: str
+    prompt: str
+    max_output_tokens: int
+    timeout_ms: int
+    calls: list[ModelCallRecord]
+    summary: NewSummary | None = None
+    finish_reason: str = ""
+    failure_kind: str = ""
+    failure_detail: str = ""
+    started_at_ms: int
+    completed_at_ms: int
+
+
 class Claim(WorkerStruct, frozen=True, kw_only=True):
     """A step that begins as soon as the commit returns.
 
-    `kind` is `prepare`, `model`, `read` (a tool that changes nothing), `effect` (a tool that may) or `final`:
-    an interrupted effect is uncertain, everything else may simply be done again.
+    `kind` is `prepare`, `compact`, `model`, `read` (a tool that changes nothing), `effect` (a tool that may) or
+    `final`: an interrupted effect is uncertain, everything else may simply be done again.
     """
 
     step: str
@@ -279,7 +342,12 @@ class Terminal(WorkerStruct, frozen=True, kw_only=True):
 
 
 class OpenTurn(WorkerStruct, frozen=True, kw_only=True):
-    """Admission: opens the turn, writes its opening transcript and events, creates the execution, all at once."""
+    """Admission: opens the turn, writes its opening transcript and events, creates the execution, all at once.
+
+    `summary_prompt` is kept for the execution where `request_settings` name it by its hash. A worker whose
+    `known_summary` is not the number of the summary in force is told that one, and a worker that knows no message of
+    the session (`known_sequence` 0) how the model counts.
+    """
 
     turn_id: str
     holder: str
@@ -295,6 +363,8 @@ class OpenTurn(WorkerStruct, frozen=True, kw_only=True):
     messages: list[MessageRecord]
     events: list[EventRecord]
     known_sequence: int
+    known_summary: int = 0
+    summary_prompt: str | None = None
 
 
 class HistoryMessage(WorkerStruct, frozen=True, kw_only=True):
@@ -313,11 +383,29 @@ class RefusedImage(WorkerStruct, frozen=True, kw_only=True):
     up_to_sequence: int = 0
 
 
+class StoredSummary(WorkerStruct, frozen=True, kw_only=True):
+    """A summary as the model reads it, in the place of the messages `from_sequence` .. `to_sequence`."""
+
+    sequence: int
+    from_sequence: int
+    to_sequence: int
+    text: str
+
+
+class Calibration(WorkerStruct, frozen=True, kw_only=True):
+    """The last request of a model in this session: what it was estimated at, and what its provider counted."""
+
+    estimated: int
+    reported: int
+
+
 class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     """`history` is the transcript before this turn, after `known_sequence` and up to `history_sequence`.
 
+    With a `summary`, only what that does not cover.
+
     If `has_more`, the rest is paged with `history.page`. `opening` follows the messages that the worker sent: notices
-    that were pending reach the model with the turn.
+    that were pending reach the model with the turn. Without `budget` nothing limits the session.
     """
 
     execution_id: str
@@ -328,14 +416,27 @@ class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     history: list[HistoryMessage]
     has_more: bool = False
     refused_images: list[RefusedImage] = []
+    budget: Budget | None = None
+    summary: StoredSummary | None = None
+    calibration: Calibration | None = None
 
 
 class SavedStep(WorkerStruct, frozen=True, kw_only=True):
-    """A step as the store has it. `output` is null unless the step has ended."""
+    """A step as the store has it. `output` is null unless the step has ended; `given` is told of compactions only."""
 
     step: str
     state: str
     output: Raw = NOTHING
+    given: Raw = NOTHING
+
+
+class SummarySettings(WorkerStruct, frozen=True, kw_only=True):
+    """How an execution summarizes, as it was started: this holds for it even if the configuration has changed."""
+
+    model: str
+    prompt: str
+    max_output_tokens: int
+    timeout_ms: int
 
 
 class RestoreExecution(WorkerStruct, frozen=True, kw_only=True):
@@ -350,7 +451,12 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
 
     The transcript before the turn ends at `history_sequence`; the turn's own rows follow. `next_block` is the first
     free content block index. `steps` are those from the last answer of the model on, in the order of the workflow;
-    `seen` is what the calls before them have taught the read-before-change ledger.
+    `seen` is what the calls before them have taught the read-before-change ledger. Without `budget` nothing limits
+    the session.
+
+    `summary` is the latest one that covers nothing after the start of the turn, `summary_in_force` the number of the
+    session's latest; `may_summarize` is false if that is another one, or if one has failed in this turn. Without
+    `summarizer` the execution drops what is too much. `window` is the context window that it was started with.
     """
 
     turn: int
@@ -365,6 +471,13 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
     seen: list[Raw] = []
     steps: list[SavedStep]
     refused_images: list[RefusedImage] = []
+    budget: Budget | None = None
+    summary: StoredSummary | None = None
+    summary_in_force: int = 0
+    may_summarize: bool = True
+    summarizer: SummarySettings | None = None
+    calibration: Calibration | None = None
+    window: int | None = None
 
 
 class HistoryPage(WorkerStruct, frozen=True, kw_only=True):
@@ -391,7 +504,8 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     completes claims of this same commit: phases that had nothing to do. `opening` are messages of the round that
     begins: where a Stop came first, they are left out with it. `blobs` are parts of the saved values that stand in
     `calls`, and images; what is named beside these must have been stored for this session before. `refused_images`
-    are what the provider has refused in the request of this step.
+    are what the provider has refused in the request of this step. `compaction` belongs to the completion of a
+    compaction: summary, links of the messages and audit are written with it or not at all.
     """
 
     execution_id: str
@@ -407,6 +521,7 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     continuation: Continuation | None = None
     blobs: list[NewBlob] = []
     refused_images: list[RefusedImage] = []
+    compaction: CompactionRecord | None = None
 
 
 class Committed(WorkerStruct, frozen=True, kw_only=True):
@@ -415,7 +530,10 @@ class Committed(WorkerStruct, frozen=True, kw_only=True):
     `delivered` are queued messages that reached the model with this commit: they stand in the transcript already.
     `continued` says that the end did not happen because of them; `stopped` that a Stop came first: the results of
     tools are saved, and nothing follows from them. `missing_blobs` says that nothing at all was written: the store has
-    not got the blobs with these hashes, and the worker commits again with them.
+    not got the blobs with these hashes, and the worker commits again with them. `summary` is the text of a new summary,
+    as the model reads it from here on.
+    `budget` is as of this commit; without one nothing limits the session. Once it is used up, claims of model steps are
+    left out of the commit: they have not begun.
     """
 
     message_sequence: int
@@ -423,6 +541,8 @@ class Committed(WorkerStruct, frozen=True, kw_only=True):
     continued: bool = False
     stopped: bool = False
     missing_blobs: list[bytes] = []
+    budget: Budget | None = None
+    summary: str | None = None
 
 
 class SaveBlobs(WorkerStruct, frozen=True, kw_only=True):
@@ -537,7 +657,8 @@ class SystemPrompt(WorkerStruct, frozen=True, kw_only=True):
 class RunTurn(WorkerStruct, frozen=True, kw_only=True):
     """Start a root turn. The reply comes when the turn and all its descendants have ended.
 
-    `image_input` is what the provider has published of the model, which a worker does not ask for.
+    `windows` are the context windows in tokens that providers publish for models which the turn may use, by name: a
+    worker asks no provider for them. `image_input` is what the provider has published of the model of the turn.
     """
 
     turn_id: str
@@ -548,14 +669,16 @@ class RunTurn(WorkerStruct, frozen=True, kw_only=True):
     model: str | None = None
     reasoning_effort: str | None = None
     system_prompt: SystemPrompt | None = None
+    windows: dict[str, int] = {}
 
 
 class ResumeTurn(WorkerStruct, frozen=True, kw_only=True):
-    """Go on with a turn whose execution was resumed. `image_input` is as for `RunTurn`."""
+    """Go on with a turn whose execution was resumed. `windows` and `image_input` as for one that starts."""
 
     turn_id: str
     execution_id: str
     image_input: bool = True
+    windows: dict[str, int] = {}
 
 
 class TurnEnded(WorkerStruct, frozen=True, kw_only=True):

@@ -109,6 +109,7 @@ class _Worker:
             journal=LinkJournal(link),
             work=LinkWork(link),
             entropy=SystemEntropy(),
+            config_directory=Path(self._document.config_directory),
         )
 
     async def obey(self, method: str, request: WorkerStruct) -> WorkerStruct:

@@ -114,7 +114,8 @@ def session_json(feed_sequence: int = 0, **changes: Any) -> dict[str, Any]:
     return {
         "id": SESSION, "createdAt": "2026-01-31T12:00:00.000Z", "updatedAt": "2026-01-31T12:00:00.000Z",
         "messageCount": 0, "completedTurnCount": 0, "activeTurn": False, "status": "idle", "agent": "default",
-        "model": "up/model", "workspace": "/work", "agentSpace": "control", "feedSequence": feed_sequence, **changes,
+        "model": "up/model", "workspace": "/work", "agentSpace": "control", "feedSequence": feed_sequence,
+        "usage": {"billedCostAmount": "0", "costKnown": True}, **changes,
     }  # fmt: skip
 
 

@@ -188,11 +188,19 @@ def test_an_end_that_went_by_is_read_from_the_feed(world: World) -> None:
 
 
 def test_a_refused_message_is_told_with_its_reason(world: World) -> None:
-    refusal = ack({"code": "SESSION_BUSY", "message": "a turn is running"}, FRAME, request=None)
+    refusal = ack({"code": "VALIDATION_FAILED", "message": "data.model: unknown"}, FRAME, request=None)
 
     assert world.run(opened(), serve(refusal)) == 2
     assert bytes(world.out) == b""
-    assert "nothing was stored: a turn is running" in world.err.getvalue()
+    assert "nothing was stored: data.model: unknown" in world.err.getvalue()
+
+
+def test_a_controller_that_is_stopping_leaves_the_message_to_another_one(world: World) -> None:
+    refusal = ack({"code": "SESSION_BUSY", "message": "the controller is stopping"}, FRAME, request=None)
+
+    with pytest.raises(NotSent, match="is stopping"):
+        world.run(opened(), serve(refusal))
+    assert bytes(world.out) == b""
 
 
 def test_an_interrupted_turn_has_a_code_of_its_own(world: World) -> None:

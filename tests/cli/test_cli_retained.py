@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,12 @@ def view(*steps: dict[str, Any], waiting: str | None = None, **changes: Any) -> 
     }  # fmt: skip
 
 
-def listing(*executions: dict[str, Any], more: bool = False) -> dict[str, Any]:
-    return {"executions": list(executions), "limit": 200, "offset": 0, "hasMore": more}
+def listing(*executions: dict[str, Any], more: bool = False, waiting: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "executions": list(executions), "stopRevision": 5,
+        "waiting": [{"requestId": REQUEST, "message": text} for text in waiting],
+        "limit": 200, "offset": 0, "hasMore": more,
+    }  # fmt: skip
 
 
 class Asked:
@@ -279,7 +283,7 @@ def test_a_waiting_message_goes_on_at_the_stop_revision_that_was_read(
     held: Settings, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = Asked()
-    handlers = [*asked.one_paused(view(waiting="and this")), asked.answer(session_json(), 202)]
+    handlers = [asked.answer(listing(waiting=["and this"])), asked.answer(session_json(), 202)]
 
     done = run(held, capfd, handlers, "continue", SESSION, "--request", REQUEST)
 
@@ -294,22 +298,12 @@ def test_a_message_that_does_not_wait_is_refused_in_the_controllers_words(
     refusal = asked.answer({"code": "NOT_FOUND", "message": "requestId: no accepted message of this session"}, 404)
 
     code, out, err = run(
-        held, capfd, [*asked.one_paused(view()), refusal], "continue", SESSION, "--request", REQUEST
+        held, capfd, [asked.answer(listing()), refusal], "continue", SESSION, "--request", REQUEST
     )  # fmt: skip
 
     look = f"look again with: peen session show {SESSION}"
     assert (code, out) == (2, "")
     assert err == [f"peen: 404 NOT_FOUND: requestId: no accepted message of this session; {look}"]
-
-
-def test_a_session_in_which_nothing_ran_has_no_message_to_go_on_with(
-    held: Settings, capfd: pytest.CaptureFixture[str]
-) -> None:
-    asked = Asked()
-
-    code, _, err = run(held, capfd, [asked.answer(listing())], "continue", SESSION, "--request", REQUEST)
-
-    assert (code, err) == (2, ["peen: nothing has run in this session, so there is nothing to go on with"])
 
 
 # --- abandon --------------------------------------------------------------------------------------------------------
@@ -329,15 +323,21 @@ def test_paused_work_is_given_up_at_the_revision_that_was_read(
 # --- show -----------------------------------------------------------------------------------------------------------
 
 
-def shown(held: Settings, capfd: pytest.CaptureFixture[str], kept: list[dict[str, Any]], *options: str) -> str:
-    """What `show` prints of a session that has this paused work, oldest first."""
+def shown(
+    held: Settings,
+    capfd: pytest.CaptureFixture[str],
+    kept: list[dict[str, Any]],
+    *options: str,
+    waiting: Sequence[str] = (),
+) -> str:
+    """What `show` prints of a session that has this paused work, oldest first, and these messages that wait."""
     asked = Asked()
     page = {"limit": 10, "offset": 0, "hasMore": False}
     handlers = [
         answer(200, session_json(status="paused", pauseReason="stop")),
         answer(200, {"turns": [], **page}),
         answer(200, {"items": [], **page}),
-        asked.answer(listing(*[each["execution"] for each in reversed(kept)])),
+        asked.answer(listing(*[each["execution"] for each in reversed(kept)], waiting=waiting)),
         *[asked.answer(each) for each in kept],
     ]
     code, out, err = run(held, capfd, handlers, "show", SESSION, *options)
@@ -364,6 +364,39 @@ def test_show_tells_what_is_kept_what_is_unknown_and_how_to_go_on(
         f"    to give this message a turn of its own: peen session continue {SESSION} --request {REQUEST}",
         f"    to give it up: peen session abandon {SESSION}",
     ]
+
+
+def test_show_tells_that_somebody_has_asked_for_paused_work_to_go_on(
+    held: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked_for, other = view(identity=FIRST), view(identity=SECOND)
+    asked_for["execution"]["admission"] = {"caller": "agent", "admittedAt": WHEN}
+
+    lines = shown(held, capfd, [asked_for, other]).splitlines()
+
+    told = "    asked for  by agent: it goes on when the turn that runs has ended"
+    assert [line for line in lines if "asked for" in line] == [told]
+    assert lines.index(told) < lines.index(f"  {SECOND}  paused (stop)  controlRevision 7")
+
+
+def test_show_tells_of_messages_that_wait_behind_a_turn_that_never_opened(
+    held: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = shown(held, capfd, [], waiting=["and this"])
+
+    assert out.partition("\n\n")[2].splitlines() == [
+        "messages that wait (1)",
+        f"  {REQUEST}  and this",
+        f"    to give this message a turn of its own: peen session continue {SESSION} --request {REQUEST}",
+    ]
+
+
+def test_show_names_a_message_that_waits_for_paused_work_once(
+    held: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = shown(held, capfd, [view(waiting="and this")], waiting=["and this"])
+
+    assert "messages that wait" not in out
 
 
 def test_show_names_the_execution_in_its_commands_where_there_are_several(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -14,6 +14,7 @@ from peen.cli.outcome import Outcome
 from peen.cli.screen import Screen
 from peen.cli.streams import fit
 from peen.entropy import SeededEntropy
+from peen.wire.rest import UsedSoFar
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 DONE = Outcome(state="completed", request_id="r", text="the answer", model="m", finish_reason="stop", sequence=9)
@@ -61,6 +62,20 @@ def test_json_is_one_document_with_all_that_is_known(streams: Streams) -> None:
         "sessionId": SESSION, "requestId": "r", "state": "completed", "text": "the answer", "model": "m",
         "finishReason": "stop", "toolCalls": 0, "feedSequence": 9, "durationMs": 1500,
     }  # fmt: skip
+
+
+def test_json_tells_what_the_turn_and_its_session_have_used(streams: Streams) -> None:
+    of_turn = UsedSoFar(prompt=10, completion=2, total=12, billed_cost_amount="0.5", cost_known=True)
+    of_session = UsedSoFar(billed_cost_amount="0.5", cost_known=False)
+    measured = replace(DONE, usage=of_turn, session_usage=of_session)
+
+    streams.screen("json").finish(measured, SESSION)
+
+    document = json.loads(streams.out)
+    assert document["usage"] == {
+        "prompt": 10, "completion": 2, "total": 12, "billedCostAmount": "0.5", "costKnown": True
+    }  # fmt: skip
+    assert document["sessionUsage"] == {"billedCostAmount": "0.5", "costKnown": False}
 
 
 def test_json_tells_failures_too(streams: Streams) -> None:

@@ -33,7 +33,7 @@ from peen.cli.stop import stop_controller
 from peen.control.lock import ControllerLock, LockInfo, read_lock
 from peen.entropy import SystemEntropy
 from peen.settings import Settings
-from peen.wire.rest import Image, Message, Session, ToolCall, Turn
+from peen.wire.rest import Image, Message, Session, SessionLimits, ToolCall, Turn, UsedSoFar
 
 ROOT = Path(__file__).parents[2]
 HOLDER = """
@@ -231,15 +231,18 @@ def test_show_asks_for_session_turns_and_messages(held: Settings, capfd: pytest.
                 answer(200, session_json(), seen),
                 answer(200, {"turns": [{"new": 2}, {"old": 1}], **empty}, seen),
                 answer(200, {"items": [{"later": 2}, {"first": 1}], **empty}, seen),
+                answer(200, {"executions": [], "stopRevision": 0, "waiting": [], **empty}, seen),
             )
         )
         assert main(["session", "show", "--json", SESSION]) == 0
 
     assert [line.split()[1] for line in seen] == [
         "/api/v1/session", "/api/v1/session/turns?limit=10", "/api/v1/messages?limit=20&order=desc",
+        "/api/v1/session/executions?limit=200&offset=0",
     ]  # fmt: skip
     assert (
-        '"turns":[{"old": 1},{"new": 2}],"messages":[{"first": 1},{"later": 2}],"paused":[]}' in capfd.readouterr().out
+        '"turns":[{"old": 1},{"new": 2}],"messages":[{"first": 1},{"later": 2}],"paused":[],"waiting":[]}'
+        in capfd.readouterr().out
     )
 
 
@@ -248,11 +251,13 @@ def test_a_session_is_readable_with_its_newest_words_last() -> None:
     found = Session(
         id=SESSION, created_at=when, updated_at=when, message_count=2, completed_turn_count=1, active_turn=False,
         status="paused", pause_reason="shutdown", agent="default", model="up/model", workspace="/w",
-        agent_space="control", feed_sequence=9,
+        agent_space="control", feed_sequence=9, budget=SessionLimits(cost_usd="2.5", tokens=5000),
+        usage=UsedSoFar(prompt=1200, completion=34, billed_cost_amount="0.012", cost_known=False),
     )  # fmt: skip
     turn = Turn(
         id="turn-1", session_id=SESSION, request_id="r", workspace="/w", state="failed", cancel_requested=False,
         started_at=when, failure_classification="agentRun",
+        usage=UsedSoFar(prompt=1000, completion=0, billed_cost_amount="0.012", cost_known=True),
     )  # fmt: skip
 
     def message(role: str, content: str, calls: list[ToolCall] | None = None, *images: Image) -> Message:
@@ -273,7 +278,8 @@ def test_a_session_is_readable_with_its_newest_words_last() -> None:
     text = readable(found, [turn], newest_first)
 
     assert "status     paused (shutdown)" in text
-    assert f"  {when}  failed       turn-1  agentRun" in text
+    assert "used       1,234 tokens, at least $0.012\nlimit      5,000 tokens, $2.5\n" in text
+    assert f"  {when}  failed       turn-1  1,000 tokens, $0.012  agentRun" in text
     assert text.index("user") < text.index('> readFile {"path":"a"}') < text.index("tool, error")
     assert "    … 2 more lines" in text
     assert "    [image image/png, 70 bytes, abababababab]" in text

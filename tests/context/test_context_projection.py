@@ -123,6 +123,19 @@ def test_a_decision_about_other_work_takes_no_result_from_the_turn_that_runs() -
     assert "After its turn had ended" in conversation.messages[-1].content
 
 
+def test_a_late_result_names_its_call_although_other_turns_stand_between() -> None:
+    stopped = [user("go"), reply("", call("a", "run")), system("stopped")]
+    between = [user("and this"), reply("", call("a", "look")), result("a"), reply("done")]
+    resumed = [system("goes on"), result("a", "the output"), reply("finished")]
+    rows = [*turns(stopped, between), *turns(resumed)]
+    conversation = Conversation()
+
+    conversation.add_history(rows)
+
+    assert [message.role for message in conversation.messages[-3:]] == ["system", "system", "assistant"]
+    assert "the call run (a) returned" in conversation.messages[-2].content
+
+
 def test_a_result_whose_call_nobody_knows_is_told_as_well() -> None:
     (told,) = replayed([result("ghost", "boo")])
 

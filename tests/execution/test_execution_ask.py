@@ -62,22 +62,6 @@ async def test_an_attempt_that_fails_is_followed_by_another_which_the_client_hea
         assert notes(own) == [{"attempt": 1, "reason": "rate_limited", "status": 429, "delayMs": 7_000}]
 
 
-async def test_reasoning_that_the_provider_wants_back_is_stored_and_sent_as_it_came() -> None:
-    item = msgspec.Raw(rb'{"type":"thinking", "signature":"\u0041"}')
-    thought: list[Piece] = [ThinkingDelta("hm"), ReasoningKept(item)]
-    async with engine([*thought, *asks(("look", work("one")))], says("done"), says("more")) as own:
-        await own.run_turn()
-        await own.run_turn("again")
-
-        sent = [
-            [bytes(m.provider_reasoning) for m in request.messages if m.tool_calls] for request in own.upstream.requests
-        ]
-        (stored,) = own.db.reader.rows("SELECT provider_reasoning FROM message WHERE provider_reasoning IS NOT NULL")
-    expected = b'{"upstream":"up","model":"m","items":[' + bytes(item) + b"]}"
-    assert stored == (expected,)
-    assert sent == [[], [expected], [expected]]
-
-
 @pytest.mark.parametrize("reserve", [None, 4000])
 async def test_an_output_reserve_that_is_set_limits_the_answer(reserve: int | None) -> None:
     async with engine(says("now"), output_reserve_tokens=reserve) as own:
@@ -299,3 +283,23 @@ async def test_ids_that_the_provider_repeats_are_made_unique_for_it_and_for_clie
     assert len(set(ids)) == 3
     assert used == [block["id"] for block in starts if block["type"] == "tool_use"] == ids
     assert [block["tool_use_id"] for block in starts if block["type"] == "tool_result"] == ids
+
+
+async def test_reasoning_for_its_provider_is_saved_and_stored_byte_for_byte_and_shown_to_nobody() -> None:
+    items = [b'{"sealed" : "\\/ \\u00e9"}', b'"call"']
+    kept = b'{"upstream":"up","model":"m","items":[' + b",".join(items) + b"]}"
+    thought: list[Piece] = [ThinkingDelta("hm"), *(ReasoningKept(msgspec.Raw(item)) for item in items)]
+    async with engine([*thought, *asks(("look", work("one")))], says("done"), says("next")) as own:
+        await own.run_turn()
+        await own.run_turn("more")
+        saved = own.db.reader.rows("SELECT output FROM activity WHERE kind = 'model' ORDER BY key LIMIT 1")[0][0]
+        stored = [bytes(row.message.provider_reasoning) for row in transcript(own.db, own.home)]
+        sent = [
+            [bytes(m.provider_reasoning) for m in request.messages if m.tool_calls] for request in own.upstream.requests
+        ]
+        shown = str(frames(own.db, own.home))
+
+    assert kept in bytes(saved)
+    assert stored == [b"null", kept, b"null", b"null", b"null", b"null"]
+    assert sent == [[], [kept], [kept]]
+    assert "sealed" not in shown

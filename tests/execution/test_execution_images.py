@@ -13,19 +13,23 @@ from engine_kit import Attempt, Engine, asks, engine, says, work
 from image_kit import GIF, JPEG, OTHER_PNG, PNG, sent
 from session_kit import made_before
 from structlog.testing import capture_logs
+from test_execution_compaction import kinds, settings_for
 from trio.testing import MockClock
-from world_kit import acceptance, check_sequences, dump, execution_of, frames, transcript, uuid
+from world_kit import acceptance, call, check_sequences, dump, execution_of, frames, transcript, uuid
 
 from peen.actors import holds
+from peen.context.count import fixed_tokens, message_tokens
 from peen.context.pictures import shown_image
 from peen.errors import ModelError
+from peen.execution.decide import ModelOutput, ReadImage, ToolOutput
+from peen.execution.restore import starting_point
 from peen.session import resumption
 from peen.session.acceptance import accept_queued, fence
 from peen.session.recovery import recover
 from peen.store import executions, images, turns
 from peen.testing.faults import Faults, SimulatedCrash
 from peen.turn.actor import TurnActor
-from peen.wire.worker import ImageRef, MessageRecord, ResumeTurn
+from peen.wire.worker import ImageRef, MessageRecord, ResumeTurn, SavedStep
 
 TURN = str(uuid(3001))
 
@@ -357,3 +361,52 @@ async def test_a_refusal_about_an_image_in_a_conversation_without_any_is_an_ordi
         assert (await own.run_turn()).state == "failed"
 
         assert images.refused(own.db.reader, own.home.no) == []
+
+
+# --- a context that is too long
+
+
+async def test_images_that_come_make_a_summary_due_and_those_that_it_covers_are_not_sent_any_more() -> None:
+    given = await settings_for(2500)
+    script: list[Attempt] = [
+        says("a dog"), says("yes"), asks(("photograph", work("a.png"))), says("They saw a dog."), says("a cat"),
+    ]  # fmt: skip
+    async with engine(*script, **given) as own:
+        await own.run_turn("look", images=[GIF])
+        await own.run_turn("sure?")
+        await own.run_turn("and here?")
+
+        assert kinds(own) == "mmmsm"
+        (commit,) = [commit for commit in own.journal.commits if commit.opening]
+        assert [claim.step for claim in commit.claims] == ["r1.prepare", "r1.compact"]
+        assert commit.opening == shown(own) == [shown_image("a.png", ref(PNG))]
+        assert "image: image/gif, " in own.upstream.requests[3].messages[0].content
+        last = own.upstream.requests[-1].messages
+        assert last[0].injected_kind == "summary"
+        assert [message for message in last if message.images] == shown(own)
+
+
+async def test_a_note_in_the_place_of_a_refused_image_counts_as_text() -> None:
+    async with engine(refuses("Could not process image"), says("never mind")) as own:
+        await own.run_turn("look", images=[GIF])
+        await own.run_turn("go on")
+
+        sent_last = own.upstream.requests[-1]
+        assert not any(message.images for message in sent_last.messages)
+        counted = fixed_tokens(sent_last.system, sent_last.tools) + sum(map(message_tokens, sent_last.messages))
+        rows = own.db.reader.rows("SELECT response FROM model_call WHERE response IS NOT NULL")
+        assert [msgspec.json.decode(response)["estimatedTokens"] for (response,) in rows] == [counted]
+
+
+def test_a_round_that_was_prepared_has_shown_its_images_although_its_model_step_has_not_begun() -> None:
+    answer = ModelOutput(calls=[call("a", "photograph")])
+    seen = ToolOutput(content="{}", image=ReadImage(path="a.png", image=ref(PNG)))
+    steps = [
+        SavedStep(step="r0.model", state="completed", output=msgspec.Raw(msgspec.json.encode(answer))),
+        SavedStep(step="r0.t0.handler", state="completed", output=msgspec.Raw(msgspec.json.encode(seen))),
+    ]
+    prepared = SavedStep(step="r1.prepare", state="completed", output=msgspec.Raw(b"{}"))
+
+    assert starting_point(steps).unshown == [seen.image]
+    assert starting_point([*steps, prepared]).unshown == []
+    assert not starting_point([*steps, prepared]).is_begun

@@ -16,8 +16,8 @@ from peen.feed import pump as pump_module
 from peen.feed.fanout import Fanout
 from peen.feed.project import render
 from peen.feed.pump import ROWS_AT_ONCE, FeedPump
-from peen.store import feed
-from peen.store.database import Database
+from peen.store import deletion, feed
+from peen.store.database import Database, Touched
 from peen.store.feed import NewEvent
 from peen.wire.websocket import text_frame
 
@@ -277,3 +277,22 @@ async def test_a_session_that_was_used_before_the_pump_started_goes_on_where_it_
         own.pump.flush()
 
     assert sequences(socket) == [4, 5]
+
+
+async def test_a_commit_to_a_session_that_was_deleted_since_keeps_no_other_from_being_published() -> None:
+    async with station(sessions=2, runs=False) as own:
+        gone, kept = own.homes
+        heard: list[Touched] = []
+        own.db.on_commit = heard.append  # the writer is ahead: what it committed is heard of later
+        await own.append(gone)
+        await own.append(kept)
+        await own.db.write(partial(deletion.mark, session_id=gone.id, at_ms=AT_MS))
+        await deletion.remove(own.db, gone.no)
+        socket = own.listen()
+
+        for touched in heard:
+            own.pump.committed(touched)
+        own.pump.flush()
+
+        assert [no for touched in heard for no in touched] == [gone.no, kept.no]
+        assert [frame["metadata"]["sessionId"] for frame in socket.heard] == [kept.uuid]

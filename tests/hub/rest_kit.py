@@ -19,6 +19,7 @@ from peen.hub.api import Api
 from peen.hub.request import ApiRequest
 from peen.hub.router import dispatch
 from peen.model.stream import ModelInfo
+from peen.session.spending import Terms
 from peen.session.workspace import WorkspacePolicy
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Database
@@ -92,9 +93,11 @@ class Office:
         assert status == 200, found
         return found
 
-    async def refusal(self, method: str, path: str, session: Home | str | None = None, **query: Any) -> tuple[int, str]:
+    async def refusal(
+        self, method: str, path: str, session: Home | str | None = None, *, body: bytes = b"", **query: Any
+    ) -> tuple[int, str]:
         """Status and code of a call that is refused."""
-        status, found = await self.ask(method, path, session=session, **query)
+        status, found = await self.ask(method, path, session=session, body=body, **query)
         assert status >= 400, found
         return status, found["code"]
 
@@ -107,10 +110,12 @@ async def office(directory: Path) -> AsyncIterator[Office]:
         yield Office(database, await Blobs.open(database), directory)
 
 
-async def engine_in(own: Office, upstream: PlayedUpstream, *, number: int = 1) -> Engine:
-    """A worker's engine whose turns are stored in the office."""
-    settings = WorkerSettings(upstreams=[], default_model="up/m")
-    return Engine(own.database, await make_home(own.database, number), upstream, settings, seed=1)
+async def engine_in(
+    own: Office, upstream: PlayedUpstream, *, number: int = 1, terms: Terms | None = None, **settings: Any
+) -> Engine:
+    """A worker's engine whose turns are stored in the office; `settings` are fields of WorkerSettings."""
+    chosen = WorkerSettings(upstreams=[], default_model="up/m", **settings)
+    return Engine(own.database, await make_home(own.database, number), upstream, chosen, seed=1, terms=terms)
 
 
 def _schema_of(request: ApiRequest) -> str:

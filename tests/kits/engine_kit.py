@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -26,9 +28,13 @@ from peen.model.stream import (
     TextDelta,
 )
 from peen.model.strict import strict_request_check
+from peen.session.ending import end_unfinished, interrupted
+from peen.session.resumption import resume
 from peen.session.serve import WorkerCalls
+from peen.session.spending import Terms
 from peen.session.writes import TurnEnd
-from peen.store.database import Database
+from peen.store import executions, generations, turns
+from peen.store.database import Database, Tx
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImage, ToolResult, WithImage
@@ -50,7 +56,9 @@ from peen.wire.worker import (
     RenewLeases,
     RestoredExecution,
     RestoreExecution,
+    ResumeTurn,
     RunTurn,
+    UpstreamConfig,
     WireError,
     WorkerSettings,
     WorkerStruct,
@@ -104,10 +112,14 @@ class PlayedUpstream:
         )
         self.open_streams += 1
         try:
-            async with aclosing(self._play(self.attempts[len(self.requests) - 1])) as events:
+            async with aclosing(self._play(self.choose(request))) as events:
                 yield events
         finally:
             self.open_streams -= 1
+
+    def choose(self, request: ModelRequest) -> Attempt:
+        """What answers the latest request."""
+        return self.attempts[len(self.requests) - 1]
 
     async def _play(self, attempt: Attempt) -> AsyncGenerator[StreamEvent, None]:
         for piece in attempt:
@@ -256,9 +268,18 @@ class Engine:
     """One session with its worker's workshop; turns run one after the other."""
 
     def __init__(
-        self, db: Database, home: Home, upstream: PlayedUpstream, settings: WorkerSettings, *, seed: int
+        self,
+        db: Database,
+        home: Home,
+        upstream: PlayedUpstream,
+        settings: WorkerSettings,
+        *,
+        seed: int,
+        terms: Terms | None = None,
     ) -> None:
-        self.db, self.home, self.upstream = db, home, upstream
+        """`terms` are what the deployment takes and allows."""
+        self._terms = terms or Terms()
+        self.db, self.home, self.upstream = db, replace(home, terms=self._terms), upstream
         self.entropy = ClockEntropy(seed)
         self.ends: list[TurnEnd] = []
         self.journal = self._connect()
@@ -271,6 +292,10 @@ class Engine:
         """Accept a message and carry out its turn; the actor, when it is over. `frame` numbers it, else they count."""
         self._frame = self._frame + 1 if frame is None else frame
         turn_id = await accept_message(self.db, self.home, text, frame=self._frame, images=images)
+        return await self.carry_out(turn_id, text, images=images)
+
+    async def carry_out(self, turn_id: str, text: str, *, images: Sequence[bytes] = ()) -> TurnActor:
+        """Run the turn of an accepted message."""
         refs = [SentImage.of(data).ref for data in images]
         command = RunTurn(turn_id=turn_id, request_id=turn_id, message=text, images=refs)
         actor = TurnActor(command, await self._workshop())
@@ -279,8 +304,42 @@ class Engine:
 
     async def replace_worker(self) -> None:
         """Go on with a worker of a new generation, once the last one has been recorded as ended."""
-        self.home = await make_home(self.db)
+        self.home = replace(await make_home(self.db), terms=self._terms)
         self.journal, self._shop = self._connect(), None
+
+    async def lose_worker(self) -> None:
+        """The worker has died: its turn is interrupted, as the controller records it, and another worker takes over."""
+
+        def change(tx: Tx) -> None:
+            for turn in turns.running(tx, self.home.no):
+                end_unfinished(
+                    tx, turn, interrupted("interrupted", "it died"), at_ms=self.entropy.now_ms(), generation_no=None
+                )
+            generation_id = generations.id_of(tx, self.home.generation_no)
+            generations.ended(
+                tx, generation_id, state="failed", detail=None, exit_code=None, at_ms=self.entropy.now_ms()
+            )
+
+        await self.db.write(change)
+        await self.replace_worker()
+
+    async def resume_turn(self, number: int = 0) -> TurnActor:
+        """Go on with the paused turn of that number, the newest first; the actor, when it is over."""
+        paused = executions.paused_of(self.db.reader, self.home.no, limit=100)[number]
+        resumed = await self.db.write(
+            partial(
+                resume, session_no=self.home.no, execution_id=paused.id, control_revision=paused.control_revision,
+                caller="test", automatic=True, at_ms=self.entropy.now_ms(),
+            )
+        )  # fmt: skip
+        command = ResumeTurn(turn_id=resumed.turn_id, execution_id=resumed.execution_id)
+        actor = TurnActor(command, await self._workshop())
+        await actor.run()
+        return actor
+
+    def change_settings(self, **settings: Any) -> None:
+        """What the next worker is told."""
+        self._settings = msgspec.structs.replace(self._settings, **settings)
 
     def _connect(self) -> StoreJournal:
         return StoreJournal(WorkerCalls(self.db, self.home.writer, entropy=self.entropy, on_end=self.ends.append))
@@ -300,12 +359,18 @@ class Engine:
 
 @asynccontextmanager
 async def engine(
-    *attempts: Attempt, file: MemoryFile | None = None, faults: Faults | None = None, seed: int = 1, **settings: Any
+    *attempts: Attempt,
+    file: MemoryFile | None = None,
+    faults: Faults | None = None,
+    seed: int = 1,
+    terms: Terms | None = None,
+    upstreams: Sequence[UpstreamConfig] = (),
+    **settings: Any,
 ) -> AsyncIterator[Engine]:
     """An engine whose model makes these attempts; `settings` are fields of WorkerSettings.
 
     `seed` draws ids and chance: one that opens a file again needs another.
     """
-    chosen = WorkerSettings(upstreams=[], default_model=f"{PlayedUpstream.name}/{MODEL_ID}", **settings)
+    chosen = WorkerSettings(upstreams=list(upstreams), default_model=f"{PlayedUpstream.name}/{MODEL_ID}", **settings)
     async with open_store(file, faults=faults) as db:
-        yield Engine(db, await make_home(db), PlayedUpstream(*attempts), chosen, seed=seed)
+        yield Engine(db, await make_home(db), PlayedUpstream(*attempts), chosen, seed=seed, terms=terms)

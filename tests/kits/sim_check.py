@@ -55,6 +55,8 @@ def check(world: World) -> None:
     problems += _tools(world, reader)
     problems += _stops(world, reader)
     problems += _generations(reader)
+    problems += _spending(reader)
+    problems += _summaries(reader)
     for ghost in world.ghosts:
         problems += [f"4: a replaced worker's call was carried out: {call}" for call in ghost.granted]
     problems += [f"12: a strict provider refused a request: {refusal}" for refusal in world.ledger.refused]
@@ -277,6 +279,49 @@ def _generations(reader: Reader) -> Iterator[str]:
     )
     for first, second in overlaps:
         yield f"4: generation {second} began before generation {first} had ended"
+
+
+def _spending(reader: Reader) -> Iterator[str]:
+    """16: sessions and runs have counted what the records of their calls say."""
+    counted = "sum(prompt_tokens), sum(completion_tokens), sum(state = 'completed')"
+    for no, *kept in reader.rows("SELECT no, prompt_tokens, completion_tokens, unpriced_calls FROM session"):
+        calls = f"SELECT {counted} FROM model_call WHERE key >> 32 IN (SELECT no FROM model_run WHERE session_no = ?)"
+        (found,) = reader.rows(calls, (no,))
+        if (kept[0], kept[1]) != found[:2]:
+            yield f"16: session {no} has counted {kept[:2]} tokens, and its calls used {found[:2]}"
+        if kept[2] < (found[2] or 0):
+            yield f"16: session {no} has counted {kept[2]} calls without a price, and {found[2]} were answered"
+    for run_no, *kept in reader.rows(
+        "SELECT r.no, run_prompt_tokens, run_completion_tokens FROM model_run r JOIN model_call c "
+        "ON c.key = (SELECT max(key) FROM model_call WHERE key >> 32 = r.no)"
+    ):
+        (found,) = reader.rows(f"SELECT {counted} FROM model_call WHERE key >> 32 = ?", (run_no,))
+        if tuple(kept) != found[:2]:
+            yield f"16: model run {run_no} has counted {kept} tokens, and its calls used {found[:2]}"
+
+
+def _summaries(reader: Reader) -> Iterator[str]:
+    """17: a summary, its step and the links of what it covers are stored together; each takes over from the last."""
+    made = reader.rows("SELECT count(*) FROM activity WHERE kind = 'compact' AND state = 'completed'")[0][0]
+    stored = reader.rows(
+        "SELECT key, supersedes, from_sequence, to_sequence, message_count FROM compaction ORDER BY key"
+    )
+    if made != len(stored):
+        yield f"17: {made} compactions were completed and {len(stored)} summaries are stored"
+    linked = dict(
+        reader.rows(
+            "SELECT key >> 32 << 32 | compaction_no, count(*) FROM message WHERE compaction_no IS NOT NULL GROUP BY 1"
+        )
+    )
+    if linked != {key: count for key, *_, count in stored}:
+        yield f"17: messages are linked as {linked}"
+    for key, supersedes, first, last, _ in stored:
+        free = reader.rows(
+            "SELECT count(*) FROM message WHERE key >= ? AND key <= ? AND compaction_no IS NULL",
+            (key >> 32 << 32 | first, key >> 32 << 32 | last),
+        )
+        if first != 1 or free != [(0,)] or (supersedes or key - 1) != key - 1:
+            yield f"17: summary {key & 0xFFFFFFFF} covers {first}..{last} with gaps, or follows {supersedes}"
 
 
 # --- helpers

@@ -12,16 +12,21 @@ import msgspec
 import trio
 from engine_kit import MODEL_ID, Attempt, Said, Work, says
 
+from peen.context.count import fixed_tokens, message_tokens
 from peen.errors import ModelError
-from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
+from peen.model.conversation import to_summarize
+from peen.model.demo import summary
+from peen.model.stream import Finished, ModelInfo, ModelRequest, StreamEvent, UsageReported
 from peen.model.strict import strict_request_check
 from peen.session.resumption import NOTE
 from peen.tool.base import Tool, ToolContext, ToolError
-from peen.wire.worker import MessageRecord
+from peen.wire.worker import MessageRecord, Usage
 
 NAME: Final = "up"
 MODEL: Final = f"{NAME}/{MODEL_ID}"
 
+SUMMARY: Final = "summary"
+"""What a summarizer works on; its answer names every message of the user."""
 PROBE: Final = "probe"
 """How messages begin that only find out whether a session still works; every script answers them."""
 _PAUSED: Final = NOTE.partition("{")[0]
@@ -87,12 +92,13 @@ class SimUpstream:
         for image in (image for message in request.messages for image in message.images):
             if hashlib.sha256(request.images.get(image.sha256, b"")).hexdigest() != image.sha256:
                 self._ledger.refused.append(f"the bytes of the image {image.sha256} are missing or others")
-        text, number = self._place(request)
+        lines = to_summarize(request.messages)
+        text, number = (SUMMARY, 0) if lines is not None else self._place(request)
         self._ledger.asked.append(Asked(trio.current_time(), text, list(request.messages)))
-        attempt = self._attempt(text, number)
+        attempt = says(summary(lines).text) if lines is not None else self._attempt(text, number)
         self._ledger.open_streams += 1
         try:
-            async with aclosing(_play(attempt)) as events:
+            async with aclosing(_play(attempt, counted(request))) as events:
                 yield events
         finally:
             self._ledger.open_streams -= 1
@@ -120,13 +126,22 @@ class SimUpstream:
         return attempts[min(tries, len(attempts) - 1)]
 
 
-async def _play(attempt: Attempt) -> AsyncGenerator[StreamEvent, None]:
+def counted(request: ModelRequest) -> int:
+    """What the model has read, counted as Peen estimates it."""
+    return fixed_tokens(request.system, request.tools) + sum(map(message_tokens, request.messages))
+
+
+async def _play(attempt: Attempt, prompt_tokens: int) -> AsyncGenerator[StreamEvent, None]:
+    """The attempt, which reports at once what it has read, and at its end what it has written."""
+    yield UsageReported(Usage(prompt=prompt_tokens))
     for piece in attempt:
         if isinstance(piece, float):
             await trio.sleep(piece)
         elif isinstance(piece, ModelError):
             raise piece
         else:
+            if isinstance(piece, Finished):
+                yield UsageReported(Usage(completion=3))
             yield piece
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 from image_kit import PNG
@@ -250,11 +250,15 @@ class Scenario:
     script: Script
     body: Body
     sessions: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of WorkerSettings."""
     wish: Wish | None = None
 
     def run(self, *, seed: int = 0, plan: Plan = NO_FAULT, checked: bool = True) -> World:
         """Play it under a seed and a plan, settle, and check that every promise was kept."""
-        world = simulate(self.name, self.script, self._play, seed=seed, plan=plan, sessions=self.sessions)
+        world = simulate(
+            self.name, self.script, self._play, seed=seed, plan=plan, sessions=self.sessions, settings=self.settings
+        )
         if checked:
             check(world)
         return world

@@ -9,7 +9,9 @@ from engine_kit import asks, says, work
 from sim_decisions import Wish
 from sim_play import Play, Scenario
 
+from peen.context.count import text_tokens
 from peen.errors import ModelError
+from peen.harness.prompt import base_prompt
 from peen.model.stream import TextDelta
 
 _OVERLOADED: Final = ModelError("overloaded", kind="server_error", retryable=True, status=503)
@@ -80,10 +82,27 @@ async def _two_sessions(play: Play) -> None:
     await play.wait_idle()
 
 
+_WORDY: Final = "word " * 150
+_SUMMARIZE: Final = {
+    "compaction_mode": "summarize", "compaction_max_output_tokens": 100, "output_reserve_tokens": 300,
+    "max_context_tokens": text_tokens(base_prompt()) + 1100,
+}  # fmt: skip
+"""Settings of a model that takes about three long messages."""
+
+
+async def _compaction(play: Play) -> None:
+    """In the course of it the conversation gets too long twice."""
+    for text in ("early", "middle", "late", "latest"):
+        await play.send(text)
+        await play.wait_idle()
+
+
 async def _interrupted(play: Play) -> None:
     """The controller dies while an effect is under way; its user comes back, decides, and goes on."""
     await play.send("interrupted")
     await play.wait_until("tool.result")
+    await play.send("for the same turn")
+    await play.wait_until("userMessage.queued")
     await play.sleep(1.0)
     await play.crash_controller()
     await play.restart()
@@ -185,6 +204,17 @@ SCENARIOS: Final = {
             "notice",
             {"noticed": [[asks(("look", work("look.1", takes_s=0.5)))], [says("done")]]},
             _notice,
+        ),
+        Scenario(
+            "compaction",
+            {
+                "early": [[says(f"one {_WORDY}")]],
+                "middle": [[says(f"two {_WORDY}")]],
+                "late": [[asks(("change", work("change.1", takes_s=0.1)), text=_WORDY)], [says(f"three {_WORDY}")]],
+                "latest": [[asks(("look", work("look.1")))], [says("done")]],
+            },
+            _compaction,
+            settings=_SUMMARIZE,
         ),
         Scenario("failed", {"failing": [[asks(("change", work("change.1")))], [[_REFUSED]]]}, _failed),
         Scenario(

@@ -14,6 +14,7 @@ from sim_world import Home, World
 from peen.store import feed, inbox, messages, turns
 from peen.store.database import Reader
 from peen.store.images import decode_refs
+from peen.wire.summary import OMITTED_KIND, SUMMARY_KIND
 from peen.wire.worker import HistoryMessage, MessageRecord
 
 PLENTY: Final = 1_000_000
@@ -24,16 +25,14 @@ def told(world: World, reader: Reader, home: Home) -> Iterator[str]:
     rows = [row for row in _inbox(reader) if row.session_no == home.no]
     whole, _ = messages.history(reader, home.no, after=0, up_to=PLENTY, max_bytes=PLENTY * 100)
     asked = [each for each in world.ledger.asked if _belongs(each.messages, rows)]
-    yield from _messages(world, reader, home, rows, whole)
+    yield from _messages(reader, home, rows, whole)
     yield from _requests(whole, asked, _made_again(reader))
     yield from _completed(reader, home, whole, asked)
     yield from _answers(world, home, rows, asked)
     yield from _notices(world, reader, home, whole)
 
 
-def _messages(
-    world: World, reader: Reader, home: Home, rows: list[inbox.InboxRow], whole: list[HistoryMessage]
-) -> Iterator[str]:
+def _messages(reader: Reader, home: Home, rows: list[inbox.InboxRow], whole: list[HistoryMessage]) -> Iterator[str]:
     """5: every accepted message is in the transcript once, in order, or is listed as undelivered."""
     spoken = _spoken([row.message for row in whole])
     told = "\n".join(row.message.content for row in whole if row.message.role == "system")
@@ -49,8 +48,11 @@ def _messages(
                 if row.content not in spoken and row.content not in told:
                     yield f"5: message {row.content!r} is called undelivered and nobody was told"
             case "queued":
-                if home not in [stopped for stopped, _ in world.stopped_s]:
+                ended = None if row.turn_id is None else turns.by_id(reader, row.turn_id)
+                if ended is None or ended.state not in ("cancelled", "interrupted"):
                     yield f"5: message {row.content!r} still waits"
+                elif row.content not in told:
+                    yield f"5: message {row.content!r} waits for somebody, and nobody was told"
             case _:
                 yield f"5: message {row.content!r} is left in state {row.state}"
     held_back = _held_back(reader, home)
@@ -100,16 +102,17 @@ def _completed(
 
 def _answers(world: World, home: Home, rows: list[inbox.InboxRow], requests: list[Asked]) -> Iterator[str]:
     """5: what was acknowledged is stored, and the model has heard of it in the end."""
-    # Not the latest: a replaced worker may ask once more, before it learns that nothing of it counts.
-    longest = max((asked.messages for asked in requests), key=len, default=[])
-    last = "\n".join(message.content for message in longest)
-    for row in rows:
-        if row.content not in last and row.state != "queued":
-            yield f"5: the model never heard of {row.content!r}"
-    shown = {message.content: message.images for message in longest}
-    for row in rows:
-        if row.content in shown and shown[row.content] != decode_refs(row.images):
-            yield f"5: the model was not shown the images of {row.content!r}"
+    told_once = [message for asked in requests for message in asked.messages]
+    # Not the latest alone: a replaced worker may ask once more, before it learns that nothing of it counts.
+    heard = [_text_of(asked.messages) for asked in requests]
+    if not heard or any(message.injected_kind == OMITTED_KIND for message in told_once):
+        heard.append(_text_of(told_once))  # what a note says was left out was heard before
+    due = [row.content for row in rows if row.state != "queued"]
+    for content in min(([content for content in due if content not in text] for text in heard), key=len):
+        yield f"5: the model never heard of {content!r}"
+    sent_with = {row.content: decode_refs(row.images) for row in rows}
+    for content in {each.content for each in told_once if each.images != sent_with.get(each.content, each.images)}:
+        yield f"5: the model was not shown the images of {content!r}"
     for sent in _sent(world, home):
         if sent.answer is None or sent.is_refused:
             yield f"5: message {sent.message.message!r} has no answer after {sent.tries} tries"
@@ -129,7 +132,8 @@ def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessag
         if state != "delivered" or count != 1:
             yield f"6: notice {summary!r} is {state} and was told {count} times"
     for asked in world.ledger.asked:
-        blocks = [message.content for message in asked.messages if message.role == "user" and message.injected]
+        injected = [message for message in asked.messages if message.role == "user" and message.injected]
+        blocks = [message.content for message in injected if message.injected_kind != OMITTED_KIND]
         if len(set(blocks)) != len(blocks):
             yield f"6: a request tells the same notices twice: {blocks}"
 
@@ -137,12 +141,16 @@ def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessag
 # --- helpers
 
 
+def _text_of(messages: list[MessageRecord]) -> str:
+    return "\n".join(message.content for message in messages)
+
+
 def _inbox(reader: Reader) -> list[inbox.InboxRow]:
     return [inbox.InboxRow(*row) for row in reader.rows(inbox._SELECT + " ORDER BY no")]
 
 
 def _held_back(reader: Reader, home: Home) -> set[bytes]:
-    """Requests of messages that a Stop left waiting: whatever came after it may overtake them."""
+    """Requests of messages that a Stop or an interruption left waiting: whatever came after it may overtake them."""
     waiting: set[bytes | None] = set()
     held: set[bytes | None] = set()
     for row in feed.after(reader, home.no, 0, limit=PLENTY, max_bytes=PLENTY * 100):
@@ -150,14 +158,15 @@ def _held_back(reader: Reader, home: Home) -> set[bytes]:
             waiting.add(row.request_id)
         elif row.type == "userMessage.delivered":
             waiting.discard(row.request_id)
-        elif row.type == "turn.cancelled":
+        elif row.type in ("turn.cancelled", "turn.failed"):
             held |= waiting
     return {request for request in held if request is not None}
 
 
 def _dialogue(said: list[MessageRecord]) -> list[tuple[str, str]]:
     """What user and model said, in turn: (role, text)."""
-    return [(message.role, message.content) for message in said if message.role in ("user", "assistant")]
+    shown = [message for message in said if message.injected_kind not in (SUMMARY_KIND, OMITTED_KIND)]
+    return [(message.role, message.content) for message in shown if message.role in ("user", "assistant")]
 
 
 def _is_part(part: list[tuple[str, str]], whole: list[tuple[str, str]]) -> bool:

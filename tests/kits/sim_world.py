@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import apsw
+import msgspec
 import structlog
 import trio
 from sim_client import Client
@@ -45,6 +46,9 @@ RESTART_S: Final = 5.0
 QUEUE_CAPACITY: Final = 4
 
 
+SETTINGS: Final = WorkerSettings(upstreams=[], default_model=MODEL, max_concurrent_tools=2)
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """A session."""
@@ -57,7 +61,9 @@ class Home:
 class Controller:
     """One life of the controller: everything that control-core puts together, without processes and threads."""
 
-    def __init__(self, database: Database, blobs: Blobs, space: SimSpace, *, entropy: ClockEntropy) -> None:
+    def __init__(
+        self, database: Database, blobs: Blobs, space: SimSpace, *, entropy: ClockEntropy, settings: WorkerSettings
+    ) -> None:
         self.database, self.blobs, self.entropy = database, blobs, entropy
         self.nursery: trio.Nursery
         self.fanout = Fanout()
@@ -70,7 +76,7 @@ class Controller:
 
         self.supervisor = SimSupervisor(
             space, records, socket_root=Path("/run/peen"), config_directory=Path("/etc/peen"), state_id="sim",
-            settings=WorkerSettings(upstreams=[], default_model=MODEL, max_concurrent_tools=2), entropy=entropy,
+            settings=settings, entropy=entropy,
             calls=calls, on_lost=_ignore_loss,
         )  # fmt: skip
         household = Household(
@@ -92,6 +98,7 @@ class World:
         self.ledger = Ledger()
         self.ghosts: list[Ghost] = []
         self.upstream = SimUpstream(script, self.ledger)
+        self.settings = SETTINGS
         self.homes: list[Home] = []
         self.clients: list[Client] = []
         self.space: SimSpace
@@ -219,7 +226,9 @@ class World:
         entropy = ClockEntropy(self.seed * 100 + life)
         await recover(database, entropy)
         await self._make_homes(database)
-        controller = Controller(database, await Blobs.open(database), self.space, entropy=entropy)
+        controller = Controller(
+            database, await Blobs.open(database), self.space, entropy=entropy, settings=self.settings
+        )
         async with trio.open_nursery() as nursery:
             for start in (controller.pump.run, controller.supervisor.run, controller.sessions.run):
                 await nursery.start(start)
@@ -297,9 +306,10 @@ class World:
 
 
 def simulate(name: str, script: Script, body: Callable[[World], Awaitable[None]], *, seed: int = 0,
-             plan: Plan = NO_FAULT, sessions: int = 1) -> World:  # fmt: skip
+             plan: Plan = NO_FAULT, sessions: int = 1, settings: Mapping[str, Any] | None = None) -> World:  # fmt: skip
     """Run `body` in a new world, and the world when all is over."""
     world = World(name, script, seed=seed, plan=plan, session_count=sessions)
+    world.settings = msgspec.structs.replace(SETTINGS, **(settings or {}))
     with capture_logs() as logs:
         run_seeded(partial(world.run, partial(body, world)), seed)
     world.logs = logs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from typing import Any, Final
@@ -18,6 +18,7 @@ from peen.entropy import SeededEntropy
 from peen.ids import SessionNo
 from peen.session import writes
 from peen.session.acceptance import Acceptance, accept
+from peen.session.spending import Terms
 from peen.session.writes import Writer
 from peen.store import feed, generations, keys, messages, sessions
 from peen.store.blobs.rows import Blobs
@@ -54,6 +55,7 @@ class Home:
     id: bytes
     generation_no: int
     blobs: Blobs
+    terms: Terms = field(default_factory=Terms)
 
     @property
     def uuid(self) -> str:
@@ -61,7 +63,7 @@ class Home:
 
     @property
     def writer(self) -> Writer:
-        return Writer(self.no, self.generation_no, self.blobs)
+        return Writer(self.no, self.generation_no, self.blobs, self.terms)
 
 
 def uuid(number: int) -> UUID:
@@ -235,6 +237,8 @@ def _dangling(reader: Reader, no: int) -> Iterator[tuple[str, int]]:
         if log_type == "agent.message":
             row = reader.row("SELECT role FROM message WHERE key = ?", (key,))
             sound = row == ("assistant",)
+        elif log_type == "agent.compaction":
+            sound = reader.row("SELECT key FROM compaction WHERE key = ?", (key,)) is not None
         else:
             row = reader.row("SELECT type FROM feed WHERE key = ?", (key,))
             sound = row is not None and log_type in {feed.LOG_TYPES.get(row[0]), "session.status_idle"}

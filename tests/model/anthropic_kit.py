@@ -148,8 +148,8 @@ def request(*messages: MessageRecord, **fields: Any) -> ModelRequest:
     return ModelRequest(**{"model_id": "m", "system": "be good", "messages": messages or (USER,), **fields})
 
 
-async def ask(source: AnthropicUpstream, asked: ModelRequest | None = None) -> Answer:
-    fold = Fold("made")
+async def ask(source: AnthropicUpstream, asked: ModelRequest | None = None, *, fold: Fold | None = None) -> Answer:
+    fold = fold or Fold("made")
     async with source.stream(asked or request()) as events:
         async for event in events:
             fold.add(event)

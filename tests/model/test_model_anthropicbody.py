@@ -35,7 +35,8 @@ from peen.errors import ModelError
 from peen.model.anthropicbody import KEPT, MessageBodies
 from peen.model.anthropicmodels import ASSUMED_OUTPUT_TOKENS
 from peen.model.fold import Answer
-from peen.wire.worker import MessageRecord, ProviderReasoning
+from peen.model.reasoning import kept_reasoning
+from peen.wire.worker import MessageRecord
 
 MARK = {"type": "ephemeral"}
 THOUGHT = {"type": "thinking", "thinking": "h\u00e9", "signature": "s/+="}
@@ -43,7 +44,7 @@ THOUGHT = {"type": "thinking", "thinking": "h\u00e9", "signature": "s/+="}
 
 def reasoning(*items: Any, upstream: str = "up", model: str = "m") -> msgspec.Raw:
     raw = [msgspec.Raw(msgspec.json.encode(item)) for item in items]
-    return msgspec.Raw(msgspec.json.encode(ProviderReasoning(upstream=upstream, model=model, items=raw)))
+    return kept_reasoning(raw, upstream=upstream, model=model)
 
 
 def system(content: str) -> MessageRecord:
@@ -257,8 +258,7 @@ async def round_trip(*events: Any) -> tuple[Answer, list[dict[str, Any]]]:
     """An answer, and the assistant message that is sent for it in the next round."""
     transport = FakeTransport(FakeReply(sse(begun(), *events, ended("tool_use"), STOP)), FakeReply(whole()))
     found = await ask(upstream(transport))
-    raw = msgspec.json.encode(ProviderReasoning(upstream="up", model="m", items=list(found.reasoning)))
-    kept = reply(found.text, *found.calls, provider_reasoning=msgspec.Raw(raw))
+    kept = reply(found.text, *found.calls, provider_reasoning=kept_reasoning(found.reasoning, upstream="up", model="m"))
     # Another client of the same upstream, as after a restart.
     await ask(upstream(transport), request(user("go"), kept, *(result(call.id) for call in found.calls)))
     blocks: list[dict[str, Any]] = transport.body()["messages"][1]["content"]
@@ -293,6 +293,15 @@ async def test_reasoning_of_another_upstream_or_model_stays_away(name: str, mode
     message = reply("so", provider_reasoning=reasoning(THOUGHT, upstream=name, model=model))
 
     found = await contents(user("go"), message, user("on"))
+
+    assert found[1] == ("assistant", [{"type": "text", "text": "so"}])
+
+
+@pytest.mark.parametrize(
+    "items", [["message", {"type": "reasoning", "encrypted_content": "x"}], [{"type": "reasoning"}]]
+)
+async def test_reasoning_from_before_the_upstream_spoke_this_dialect_stays_away(items: list[Any]) -> None:
+    found = await contents(user("go"), reply("so", provider_reasoning=reasoning(*items)), user("on"))
 
     assert found[1] == ("assistant", [{"type": "text", "text": "so"}])
 

@@ -33,8 +33,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from peen.errors import ModelError
-from peen.model.anthropicreader import STOP_S
-from peen.model.fold import Answer
+from peen.model.fold import Answer, Fold
+from peen.model.reader import USAGE_S
 from peen.wire.worker import Usage
 
 PING = {"type": "ping"}
@@ -371,7 +371,18 @@ async def test_an_answer_whose_reason_has_come_does_not_wait_for_its_last_event(
     found = await answer(sse(begun(), *text(0, "a"), ended()), *behind)
 
     assert found.text == "a"
-    assert trio.current_time() - began <= STOP_S
+    assert trio.current_time() - began <= USAGE_S
+
+
+@pytest.mark.parametrize("way", ["as it is", "bytes", "crlf"])
+async def test_what_came_before_an_error_is_passed_on_first_in_whatever_pieces_both_came(way: str) -> None:
+    stream = sse(begun(input_tokens=3), *text(0, "a"), OVERLOADED)
+    fold = Fold("made")
+
+    with pytest.raises(ModelError, match="Overloaded"):
+        await ask(upstream(FakeTransport(FakeReply(*split(stream, way)))), fold=fold)
+
+    assert fold.usage == Usage(prompt=3)
 
 
 async def test_silence_before_the_reason_is_the_callers_business(autojump_clock: MockClock) -> None:

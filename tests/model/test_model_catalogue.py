@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 import trio
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
@@ -12,7 +13,7 @@ from peen.control.catalogue import Catalogue, NamingLink
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
 from peen.model.registry import REDISCOVERY_PAUSE_S, Models
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
-from peen.wire.worker import CancelTurns, RunTurn, TurnEnded, WorkerStruct
+from peen.wire.worker import CancelTurns, ResumeTurn, RunTurn, TurnEnded, WorkerStruct
 
 
 class Provider:
@@ -109,3 +110,42 @@ async def test_what_comes_back_is_found_listed_and_told_to_workers(autojump_cloc
     assert [info.name for info in listed] == ["a/x", "a/y"]
     assert catalogue.default == "a/x"
     assert not catalogue.is_missing(None)
+
+
+# --- windows and summaries --------------------------------------------------------------------------------------------
+
+
+class Publishing(Provider):
+    """Publishes a window for its models."""
+
+    async def discover(self) -> list[ModelInfo]:
+        return [replace(info, context_window_tokens=32_768) for info in await super().discover()]
+
+
+async def test_a_worker_is_told_the_windows_of_the_models_that_a_turn_may_use() -> None:
+    models = Models([Publishing("a", "x", "y", "z"), Provider("b", "w")])
+    await models.discover()
+    catalogue, link = Catalogue(models, "a/x", summarizer="a/z"), NotingLink()
+    naming = NamingLink(link, catalogue)
+
+    await naming.command(turn())
+    await naming.command(turn("b/w"))
+    await naming.command(ResumeTurn(turn_id="t", execution_id="e"))
+    await naming.command(CancelTurns())
+
+    assert link.told == [
+        replace(turn(), windows={"a/x": 32_768, "a/z": 32_768}),
+        replace(turn("b/w"), windows={"a/z": 32_768}),
+        ResumeTurn(turn_id="t", execution_id="e", windows={"a/x": 32_768, "a/z": 32_768}),
+        CancelTurns(),
+    ]
+
+
+async def test_a_summarizer_that_does_not_exist_is_a_mistake_and_one_that_is_down_is_not() -> None:
+    models = Models([Provider("a", "x"), Provider("b", "y", is_down=True)])
+    with capture_logs():
+        await models.discover()
+
+    with pytest.raises(ConfigurationInvalid, match="PEEN_COMPACTION_MODEL: model 'a/z' does not exist"):
+        Catalogue(models, None, summarizer="a/z")
+    assert Catalogue(models, None, summarizer="b/y").default == "a/x"

@@ -11,6 +11,7 @@ from peen.model.script import Call
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest, TextDelta
 from peen.wire.model import ToolDefinition
+from peen.wire.summary import StandsFor, summary_text, transcript_text
 from peen.wire.worker import ImageRef, MessageRecord
 
 TOOLS = (ToolDefinition(name="readFile", description="", parameters=msgspec.Raw(b"{}")),)
@@ -255,6 +256,18 @@ async def test_the_demo_is_absent_where_it_was_not_asked_for() -> None:
     with pytest.raises(ModelError, match="upstream 'other' has no model 'demo'"):
         async with source.stream(ModelRequest(model_id="demo", system="", messages=[user("hi")])):
             pytest.fail("the stream must not open")
+
+
+async def test_it_sums_up_what_was_asked_for_and_takes_over_what_an_earlier_summary_said() -> None:
+    lines = "user: list the files\nassistant: Listing files.\nuser: " + "read " * 40
+    first = (await Conversation(user(transcript_text(lines)), tools=()).answer()).text
+    earlier = summary_text(first, "Current directory: /srv", StandsFor(4, 2))
+    again = transcript_text(f"earlier summary: {earlier}\nuser: write a: b\nassistant: done")
+    second = (await Conversation(user(again), tools=()).answer()).text
+
+    assert first.splitlines()[:2] == ["The user asked for:", "- list the files"]
+    assert first.splitlines()[2].endswith("…")
+    assert second.splitlines()[1:4] == [*first.splitlines()[1:3], "- write a: b"]
 
 
 # --- images

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import sys
 
+import h11
 import pytest
 import trio
 from transport_kit import CERTIFICATE, CHUNKED, EMPTY, END, HEAD, Handler, Stream, answering, provider, read_request
@@ -196,6 +199,29 @@ async def test_a_request_that_the_server_cannot_have_read_is_sent_once_more(meth
     assert requests[0] == requests[1] == requests[2]
 
 
+async def test_an_end_that_comes_while_the_request_is_written_is_told_from_a_break() -> None:
+    for is_break in (False, True):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            tcp = await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1])
+            peer, _ = listener.accept()
+            if is_break:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+            class Late(Connection):
+                """The server closes just after it was looked at."""
+
+                def _says_something(self, peer: socket.socket = peer) -> bool:
+                    peer.close()
+                    return False
+
+            asking = Late(tcp, tcp.socket, "http://p")
+            with pytest.raises(ModelError):
+                await asking.ask(h11.Request(method="GET", target="/", headers=[("host", "p")]), b"")
+
+            assert asking.was_closed_before() is not is_break
+            asking.close()
+
+
 def failing_at(second: Handler) -> Handler:
     """Answers the first request of a connection and leaves the next one to `second`."""
 
@@ -216,8 +242,14 @@ async def answer_half(stream: Stream) -> None:
     await stream.send_all(b"HTTP/1.1 200 O")
 
 
+async def read_and_break(stream: Stream) -> None:
+    await read_request(stream)
+    assert isinstance(stream, trio.SocketStream)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
 @METHODS
-@pytest.mark.parametrize("second", [read_and_close, answer_half])
+@pytest.mark.parametrize("second", [read_and_close, read_and_break, answer_half])
 async def test_a_request_that_the_server_has_read_is_not_sent_again(method: str, body: bytes, second: Handler) -> None:
     transport = DirectTransport(connect=connect_unaware)
     async with provider(failing_at(second)) as (url, serving):

@@ -16,6 +16,7 @@ from peen.model.anthropicbody import MessageBodies
 from peen.model.chatbody import ChatBodies
 from peen.model.images import filled, mark, named, refused_images
 from peen.model.refusal import status_error
+from peen.model.responsesbody import ResponsesBodies
 from peen.model.stream import ModelRequest
 from peen.wire.client import SentImage
 from peen.wire.worker import ImageRef, MessageRecord
@@ -118,7 +119,7 @@ def test_what_is_kept_between_rounds_does_not_hold_the_bytes() -> None:
 
     assert len(bodies.body(asked, None)) > 1_300_000
     assert len(other.body(asked, other.conversation(asked), {})) > 1_300_000
-    assert len(bodies._kept[0].json) < 1_000
+    assert len(bodies._conversations._kept[0].json) < 1_000
     assert other._kept[0].size < 1_000
 
 
@@ -166,6 +167,29 @@ def test_the_place_that_the_messages_api_names_is_an_image(text: str, wanted: by
 )
 def test_the_place_that_chat_completions_name_is_an_image(text: str) -> None:
     assert named(error(text), chat(*CONVERSATION)).images == (ref(GIF).sha256,)
+
+
+def responses(*messages: MessageRecord) -> bytes:
+    return ResponsesBodies("up").body(request(*messages), None)
+
+
+def test_the_responses_api_gets_data_urls_behind_the_text() -> None:
+    first, second, _ = json.loads(responses(*CONVERSATION))["input"]
+
+    assert first == {
+        "type": "message", "role": "user",
+        "content": [
+            {"type": "input_text", "text": "look"},
+            {"type": "input_image", "image_url": part(PNG)["image_url"]["url"]},
+        ],
+    }  # fmt: skip
+    assert second["content"] == "a cat"
+
+
+def test_the_place_that_the_responses_api_names_is_an_image() -> None:
+    told = error("Invalid 'input[2].content[1].image_url': unsupported image")
+
+    assert named(told, responses(*CONVERSATION)).images == (ref(GIF).sha256,)
 
 
 @pytest.mark.parametrize(

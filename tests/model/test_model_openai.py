@@ -13,10 +13,11 @@ from trio.testing import MockClock
 
 from peen.entropy import SeededEntropy
 from peen.errors import ModelError
-from peen.model.chatbody import KEPT, ChatBodies
-from peen.model.chatreader import CLOSE_S, USAGE_S
+from peen.model.chatbody import ChatBodies
+from peen.model.encoded import KEPT
 from peen.model.fold import Answer, Fold
 from peen.model.openai import ERROR_BODY_S, OpenAiUpstream
+from peen.model.reader import CLOSE_S, USAGE_S
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord, ToolCallRecord, UpstreamConfig, Usage
@@ -341,11 +342,21 @@ async def test_a_server_that_never_closes_delays_an_answer_a_little(
     assert trio.current_time() == pytest.approx(wait_s)
 
 
+async def test_the_last_event_of_a_response_is_the_end_of_its_stream(autojump_clock: MockClock) -> None:
+    end = b'data: {"type":"response.completed","response":{"status":"completed","output":[]}}\n\n'
+    config = UpstreamConfig(name="up", type="openai", base_url="http://p:1/v1", api="responses")
+    transport = FakeTransport(FakeReply(end, Silence()))
+
+    await ask(OpenAiUpstream(config, None, transport, SeededEntropy(1)))
+
+    assert trio.current_time() == pytest.approx(CLOSE_S)
+
+
 @pytest.mark.parametrize(
     ("pieces", "kind"),
     [
         ((TEXT,), "stream_cut"),
-        ((TEXT, DONE), "stream_cut"),
+        ((DONE,), "stream_cut"),
         ((TEXT, b'data: {"choices":[{"index"'), "stream_cut"),
         ((), "stream_cut"),
         ((TEXT, Broken()), "transport"),
@@ -366,6 +377,12 @@ async def test_a_stream_without_a_proper_end_is_an_error_that_is_tried_again(
     found = await failure(*pieces)
 
     assert (found.kind, found.retryable) == (kind, True)
+
+
+async def test_done_is_an_end_also_without_a_finish_reason() -> None:
+    found = await answer(TEXT, DONE)
+
+    assert (found.text, found.finish_reason) == ("hi", "")
 
 
 async def test_a_status_is_an_error_with_the_providers_words_and_wait() -> None:

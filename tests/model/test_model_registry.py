@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -111,14 +112,69 @@ def test_a_wrong_upstream_is_refused_by_name(config: UpstreamConfig, environ: di
 OPENAI = UpstreamConfig(name="o", type="openai", base_url="http://127.0.0.1:9/v1", image_input=False)
 
 
+@pytest.mark.parametrize("kind", ["anthropic", "openai", "zai-coding"])
 @pytest.mark.parametrize("key", ["line\nend", "größe", "   "])
-def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(key: str) -> None:
-    config = UpstreamConfig(name="x", type="openai", api_key_env="X_KEY")
+def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(kind: str, key: str) -> None:
+    config = UpstreamConfig(name="x", type=kind, api_key_env="X_KEY")
 
     with pytest.raises(ConfigurationInvalid, match="the key in X_KEY holds characters") as caught:
         Models.build([config], {"X_KEY": key})
 
     assert key not in str(caught.value)
+
+
+@asynccontextmanager
+async def silent_listener() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Its URL, and the head of every request that came; it hangs up on each."""
+    heads: list[bytes] = []
+
+    async def hear(stream: trio.SocketStream) -> None:
+        async with stream:
+            heads.append(await stream.receive_some())
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, hear, listeners)
+        yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}", heads
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("kind", "host"), [("anthropic", "api.anthropic.com"), ("openai", "api.openai.com"), ("zai-coding", "api.z.ai")]
+)
+async def test_a_provider_of_each_type_is_reached_at_its_own_address_through_the_proxy(
+    kind: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with silent_listener() as (url, heads):
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        models = Models.build([UpstreamConfig(name="x", type=kind, api_key_env="X_KEY")], {"X_KEY": "k", **os.environ})
+        await models.discover()
+
+    assert heads[0].startswith(f"CONNECT {host}:443 ".encode())
+    assert host in models.failures["x"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "key"),
+    [
+        ("anthropic", b"/p/v1/models?", b"x-api-key: k"),
+        ("openai", b"/p/models ", b"authorization: bearer k"),
+        ("zai-coding", b"/p/models ", b"authorization: bearer k"),
+    ],
+)
+async def test_a_provider_of_each_type_is_reached_straight_at_another_address(
+    kind: str, path: bytes, key: bytes
+) -> None:
+    async with silent_listener() as (url, heads):
+        config = UpstreamConfig(name="x", type=kind, base_url=f"{url}/p", api_key_env="X_KEY")
+        models = Models.build([config], {"X_KEY": "k"})
+        await models.discover()
+
+    head = heads[0].lower()
+    assert head.startswith(b"get " + path)
+    assert key in head
 
 
 async def test_a_worker_serves_the_models_of_a_provider_by_name_and_asks_nobody() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from peen.errors import ValidationFailed
-from peen.model.script import Call, ModelScript, Round, load_script, parse_script
+from peen.model.script import Call, ModelScript, RawResponse, Round, load_script, parse_script
 from peen.wire.worker import Usage
 
 ONE_TURN = "turns: [{rounds: [{text: hi}]}]"
@@ -58,6 +58,35 @@ def test_a_round_may_say_everything_about_itself() -> None:
     assert (found.fault.status, found.fault.times, found.fault.retry_after) == (429, 2, 1.5)
 
 
+def test_a_raw_round_is_bytes() -> None:
+    (found,) = (
+        only_model("""
+        turns:
+          - rounds:
+              - response: {status: 503, headers: {Retry-After: "2"}}
+                raw:
+                  - event: {a: [1, null]}
+                  - event: "[DONE]"
+                    name: message
+                  - event: null
+                  - text: "data:é\\r"
+                  - hex: "ff 00"
+                  - pauseMs: 5
+                  - stop: reset
+        """)
+        .turns[0]
+        .rounds
+    )
+
+    assert found.response == RawResponse(status=503, headers={"Retry-After": "2"})
+    assert found.raw is not None
+    assert [piece.encoded() for piece in found.raw] == [
+        b'data: {"a":[1,null]}\n\n', b"event: message\ndata: [DONE]\n\n", b"data: null\n\n", "data:é\r".encode(),
+        b"\xff\x00", b"", b"",
+    ]  # fmt: skip
+    assert (found.raw[5].pause_ms, found.raw[6].stop) == (5, "reset")
+
+
 def test_a_repeated_round_is_played_as_often_as_it_says() -> None:
     turn = only_model("turns: [{rounds: [{text: a, repeat: 2}, {text: b}]}]").turns[0]
 
@@ -79,7 +108,8 @@ def test_a_repeated_round_is_played_as_often_as_it_says() -> None:
         ("turns: []", "s.yaml: turns: Expected `array` of length >= 1"),
         (
             "turn: []",
-            "s.yaml: Object contains unknown field `turn` (fields here: turns, contextWindow, repeatLastTurn)",
+            "s.yaml: Object contains unknown field `turn` (fields here: turns, contextWindow, repeatLastTurn, summary, "
+            "refuseOver)",
         ),
         (
             "models: {a: {turns: [{rounds: [{txt: hi}]}]}}",
@@ -100,6 +130,19 @@ def test_a_repeated_round_is_played_as_often_as_it_says() -> None:
         ("turns: [{round: []}]", "turns[0]: Object contains unknown field `round` (fields here: rounds)"),
         ("turns: [{rounds: [{fault: {kind: slow}}]}]", "turns[0].rounds[0].fault.kind: Invalid enum value 'slow'"),
         ("turns: [{rounds: [{fault: {kind: cut, status: 500}}]}]", "`status` belongs to a fault of kind `status`"),
+        (
+            "turns: [{rounds: [{raw: [{text: a, hex: ff}]}]}]",
+            "exactly one of `event`, `text`, `hex`, `pauseMs`, `stop`",
+        ),
+        ("turns: [{rounds: [{raw: [{}]}]}]", "exactly one of `event`, `text`, `hex`, `pauseMs`, `stop`"),
+        ("turns: [{rounds: [{raw: [{hex: f}]}]}]", "rounds[0].raw[0]: non-hexadecimal number"),
+        ("turns: [{rounds: [{raw: [{text: a, name: x}]}]}]", "`name` belongs to an `event`"),
+        ("turns: [{rounds: [{raw: [{stop: cut}, {text: a}]}]}]", "nothing comes behind a `stop` piece"),
+        ("turns: [{rounds: [{raw: [], text: a}]}]", "a `raw` round is its bytes alone"),
+        ("turns: [{rounds: [{raw: [], fault: {kind: cut}}]}]", "in a `raw` round a `stop` piece does"),
+        ("turns: [{rounds: [{text: a, response: {status: 201}}]}]", "`response` belongs to a `raw` round"),
+        ("turns: [{rounds: [{raw: [{txt: a}]}]}]", "unknown field `txt` (fields here: event, text, hex,"),
+        ("turns: [{rounds: [{raw: [], response: {code: 1}}]}]", "unknown field `code` (fields here: status, headers)"),
         ("turns: [{rounds: [{delayMs: soon}]}]", "turns[0].rounds[0].delayMs: Expected `int`, got `str`"),
         ("turns: [{rounds: [{chunk: 0}]}]", "turns[0].rounds[0].chunk: Expected `int` >= 1"),
     ],

@@ -14,6 +14,7 @@ from peen.model.fold import Answer, Fold
 from peen.model.script import parse_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import CallDelta, CallStarted, Finished, ModelRequest, StreamEvent, TextDelta, UsageReported
+from peen.wire.summary import StandsFor, omitted_text, summary_text, transcript_text
 from peen.wire.worker import MessageRecord, Usage
 
 
@@ -279,3 +280,51 @@ def test_the_same_script_and_messages_always_give_the_same_events(turns: list[li
     assert alone == apart
     said = ["".join(event.text for event in events if isinstance(event, TextDelta)) for events in alone]
     assert said == [f".{text}" for rounds in turns for text in rounds]
+
+
+# --- conversations that are too long ----------------------------------------------------------------------------------
+
+LONG_SCRIPT = """
+contextWindow: 1000
+refuseOver: 200
+summary: {text: They spoke of it.}
+turns:
+  - rounds: [{text: first}]
+  - rounds: [{text: second}]
+  - rounds: [{text: third}]
+"""
+
+
+async def test_who_asks_for_a_summary_gets_the_one_of_the_script_or_a_list_of_what_was_asked() -> None:
+    asked = user(transcript_text("user: list the files\nassistant: a.txt\nuser: read a.txt"))
+
+    assert (await ask(upstream(LONG_SCRIPT), asked)).text == "They spoke of it."
+    listed = (await ask(upstream("turns: [{rounds: [{text: x}]}]"), asked)).text
+    assert listed.startswith("The user asked for:\n- list the files\n- read a.txt\n")
+
+
+async def test_a_script_goes_on_behind_a_summary_and_behind_what_was_left_out() -> None:
+    source = upstream(LONG_SCRIPT)
+    summary = injected(summary_text("x", "", StandsFor(2, 1)), "summary")
+    note = injected(omitted_text(StandsFor(2, 1)), "omitted")
+
+    assert (await ask(source, user("go on"))).text == "first"
+    assert (await ask(source, summary, user("go on"))).text == "second"
+    assert (await ask(source, summary, note, user("go on"))).text == "third"
+
+
+async def test_a_script_goes_on_behind_answers_that_were_left_out_in_the_middle_of_a_turn() -> None:
+    source = upstream("turns: [{rounds: [{text: a, repeat: 3}, {text: b}]}]")
+    gone = injected(omitted_text(StandsFor(4, 0, 2)), "omitted")
+
+    assert (await ask(source, user("go"), gone)).text == "a"
+    assert (await ask(source, user("go"), gone, spoken_text("a"))).text == "b"
+
+
+async def test_a_model_refuses_a_request_that_is_longer_than_it_takes() -> None:
+    source = upstream(LONG_SCRIPT)
+
+    assert (await ask(source, user("x" * 793))).text == "first"
+    with pytest.raises(ModelError) as refused:
+        await ask(source, user("x" * 794))
+    assert (refused.value.kind, refused.value.http_status) == ("context_length_exceeded", 400)

@@ -218,7 +218,7 @@ async def test_an_error_of_any_length_is_cut_in_the_frame() -> None:
     assert MAX_ERROR_BYTES - 3 <= len(data["error"].encode()) <= MAX_ERROR_BYTES
 
 
-@pytest.mark.parametrize(("ending", "state"), [(FAILED, "undelivered"), (LOST, "undelivered"), (CANCELLED, "queued")])
+@pytest.mark.parametrize(("ending", "state"), [(FAILED, "undelivered"), (LOST, "queued"), (CANCELLED, "queued")])
 async def test_messages_that_still_waited_are_named_and_only_a_stop_keeps_them_waiting(
     ending: Ending, state: str
 ) -> None:

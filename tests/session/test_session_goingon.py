@@ -7,14 +7,15 @@ from functools import partial
 from uuid import UUID
 
 import trio
-from session_kit import TERMINAL, House, completes, house, waits_then_completes
+from session_kit import TERMINAL, House, completes, house, refuses, waits_then_completes
 from trio.testing import MockClock, wait_all_tasks_blocked
 from world_kit import AT_MS, frame_types, transcript
 
-from peen.errors import SessionBusy
+from peen.errors import SessionBusy, SessionNotFound
 from peen.session.requests import ResumeRequest
 from peen.session.resumption import abandon
-from peen.store import executions, inbox, turns
+from peen.store import executions, inbox, sessions, turns
+from peen.store.deletion import mark
 
 ROUNDS = 12
 
@@ -110,6 +111,27 @@ async def test_a_decision_may_be_the_first_thing_that_a_session_hears(autojump_c
         assert turns.running(own.db.reader) == []
 
 
+async def test_work_that_cannot_go_on_for_now_stays_paused_and_goes_on_later(autojump_clock: MockClock) -> None:
+    async with house() as own:
+        request = await pause(own)
+        own.plays(refuses)  # say, because its model is not offered at present
+
+        await own.sessions.resume(own.home.uuid, request)
+        await wait_all_tasks_blocked()
+
+        (row,) = executions.paused_of(own.db.reader, own.home.no, limit=2)
+        assert own.ends()[-1][0] == "turn.failed"
+        assert "this worker has no such model" in own.ends()[-1][1]["error"]
+        assert row.pause_reason == "interrupted"
+
+        own.plays(completes)
+        again = ResumeRequest(request.execution_id, row.control_revision, "api")
+        await own.sessions.resume(own.home.uuid, again)
+        await wait_all_tasks_blocked()
+
+        assert own.ends()[-1][0] == "turn.completed"
+
+
 async def test_messages_that_waited_are_named_where_their_work_is_given_up_while_a_stop_ends_it(
     autojump_clock: MockClock,
 ) -> None:
@@ -131,6 +153,42 @@ async def test_messages_that_waited_are_named_where_their_work_is_given_up_while
         assert inbox.stopped(own.db.reader, own.home.no) == []
         told = [each.message.content for each in transcript(own.db, own.home) if each.message.role == "system"]
         assert "- behind it" in told[0].splitlines()
+
+
+async def test_a_resumption_that_meets_a_deletion_never_runs_in_a_deleted_session(autojump_clock: MockClock) -> None:
+    seen: set[str] = set()
+    for pauses in range(ROUNDS):
+        async with house() as own:
+            request = await pause(own)
+            own.plays(waits_then_completes)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(resumed_or_refused, own, request, seen)
+                for _ in range(pauses):
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(deleted_or_refused, own, seen)
+            await wait_all_tasks_blocked()
+
+            is_deleted = sessions.by_id(own.db.reader, own.home.id) is None
+            assert is_deleted != bool(turns.running(own.db.reader))
+    assert {"resumed", "deleted", "SESSION_NOT_FOUND", "SESSION_BUSY"} <= seen
+
+
+async def resumed_or_refused(own: House, request: ResumeRequest, seen: set[str]) -> None:
+    try:
+        await own.sessions.resume(own.home.uuid, request)
+    except SessionNotFound as refused:
+        seen.add(refused.code)
+    else:
+        seen.add("resumed")
+
+
+async def deleted_or_refused(own: House, seen: set[str]) -> None:
+    try:
+        await own.db.write(partial(mark, session_id=own.home.id, at_ms=AT_MS))
+    except SessionBusy as refused:
+        seen.add(refused.code)
+    else:
+        seen.add("deleted")
 
 
 async def test_a_stop_that_meets_a_resumption_ends_the_turn_that_it_begins(autojump_clock: MockClock) -> None:

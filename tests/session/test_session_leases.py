@@ -44,8 +44,8 @@ class Holder:
         self.db, self.home, self.entropy = db, home, entropy
         self.journal = StoreJournal(WorkerCalls(db, home.writer, entropy=entropy, on_end=lambda _end: None))
 
-    async def open(self) -> None:
-        self.turn_id = await accept_message(self.db, self.home, "go")
+    async def open(self, *, frame: int = 1) -> None:
+        self.turn_id = await accept_message(self.db, self.home, "go", frame=frame)
         self.execution_id = (await self.journal.open_turn(open_request(self.turn_id, "go"))).execution_id
         self.no = execution_of(self.db, self.turn_id).no
 
@@ -221,14 +221,14 @@ async def test_an_abandoned_turn_ends_as_interrupted_and_the_session_takes_the_n
         assert [name for name, _ in own.ends()] == ["turn.failed", "turn.completed"]
 
 
-async def test_a_message_that_waits_behind_an_abandoned_turn_is_named_as_undelivered(autojump_clock: MockClock) -> None:
+async def test_a_message_that_waits_behind_an_abandoned_turn_waits_on(autojump_clock: MockClock) -> None:
     async with house() as own:
         await abandoned(own)
         await own.send(own.message("also this"), own.socket())
         await trio.sleep(LEASE_S + LOOK_S)
 
         assert [name for name, _ in own.ends()] == ["turn.failed"]
-        assert own.db.reader.rows("SELECT state FROM inbox ORDER BY no") == [("delivered",), ("undelivered",)]
+        assert own.db.reader.rows("SELECT state FROM inbox ORDER BY no") == [("delivered",), ("queued",)]
 
 
 async def test_a_worker_that_does_not_die_keeps_nobody_waiting(autojump_clock: MockClock) -> None:
@@ -249,6 +249,20 @@ async def test_a_turn_that_no_actor_knows_is_ended_all_the_same(autojump_clock: 
 
         assert [name for name, _ in own.ends()] == ["turn.failed"]
         assert turns.running(own.db.reader) == []
+
+
+async def test_the_worker_that_works_on_another_turn_is_spared(autojump_clock: MockClock) -> None:
+    async with house() as own:
+        await Holder(own.db, own.home, own.entropy).open(frame=99)  # which no actor knows
+        own.plays(waits_then_completes)
+        await own.send(own.message(), own.socket())
+        await trio.sleep(LEASE_S + LOOK_S)
+        assert [name for name, _ in own.ends()] == ["turn.failed"]
+        own.workers.links[own.home.no].go_on.set()
+        await wait_all_tasks_blocked()
+
+        assert [name for name, _ in own.ends()] == ["turn.failed", "turn.completed"]
+        assert not any(what.startswith("give up") for _, what, _ in own.workers.log)
 
 
 async def test_a_turn_that_is_stopped_in_the_moment_of_its_abandonment_has_one_end(autojump_clock: MockClock) -> None:

@@ -101,7 +101,7 @@ async def test_a_turn_whose_stop_was_stored_is_cancelled_however_it_ends(opened:
             assert executions.pause_reason(db.reader, home.no) == executions.STOP
 
 
-async def test_messages_that_waited_for_a_turn_are_named_as_undelivered() -> None:
+async def test_messages_that_waited_for_a_turn_are_named_and_wait_on() -> None:
     async with open_store() as db:
         home = await make_home(db)
         await open_turn(db, home)
@@ -111,7 +111,7 @@ async def test_messages_that_waited_for_a_turn_are_named_as_undelivered() -> Non
         row = inbox.by_frame(db.reader, home.no, uuid(2).bytes)
 
         assert row is not None
-        assert row.state == "undelivered"
+        assert row.state == "queued"
         assert "also this" in transcript(db, home)[-1].message.content
 
 
@@ -133,7 +133,7 @@ async def test_a_message_that_was_to_open_the_next_turn_has_a_turn_that_ended() 
         assert [name for name, _ in frames(db, home) if name in TERMINAL] == ["turn.completed", "turn.failed"]
         assert db.reader.rows("SELECT content, state FROM inbox ORDER BY no")[1:] == [
             ("message 2", "undelivered"),
-            ("message 3", "undelivered"),
+            ("message 3", "queued"),  # it can be continued, or goes on with the paused work
         ]
         assert [None if each is None else each.outcome for each in known] == [
             Outcome("queued", "", str(uuid(4002))),

@@ -99,6 +99,14 @@ def run_what_was_accepted(world: World) -> None:
     world.ledger.runs.append(replace(run, began_s=run.began_s + 600))
 
 
+def count_a_call_twice(world: World) -> None:
+    tampered(world, "UPDATE session SET prompt_tokens = prompt_tokens + 7")
+
+
+def forget_a_sum(world: World) -> None:
+    tampered(world, "UPDATE model_call SET run_completion_tokens = run_completion_tokens - 3")
+
+
 def read_again(world: World) -> None:
     run = next(run for run in world.ledger.runs if run.label == "look.1")
     tampered(world, "UPDATE activity SET attempt = 2")
@@ -199,6 +207,8 @@ def log_an_error(world: World) -> None:
         ("plain", grant_a_ghost, "4:"),
         ("stop", begin_after_a_stop, "7:"),
         ("stop", stop_too_slowly, "9:"),
+        ("plain", count_a_call_twice, "16: session"),
+        ("tools", forget_a_sum, "16: model run"),
         ("plain", log_an_error, "an error was logged"),
     ],
 )

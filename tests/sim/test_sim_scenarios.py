@@ -8,7 +8,7 @@ import pytest
 import trio
 from engine_kit import asks, says, work
 from sim_decisions import Wish
-from sim_model import Script
+from sim_model import SUMMARY, Script
 from sim_plan import Plan
 from sim_play import Body, Play, Scenario
 from sim_scenarios import SCENARIOS
@@ -26,6 +26,7 @@ ENDS = {
     "retry": ["completed"],
     "notice": ["completed"],
     "failed": ["failed"],
+    "compaction": ["completed"] * 4,
     "resume": ["completed", "completed"],
     "accept": ["completed", "completed"],
     "stopped_resume": ["completed", "completed", "completed"],
@@ -77,6 +78,15 @@ def test_a_failed_attempt_is_told_and_never_becomes_part_of_the_answer() -> None
     assert frames(world, "turn.completed")[0]["text"] == "whole"
 
 
+def test_a_conversation_is_summarized_again_and_again_and_each_summary_takes_over() -> None:
+    world = SCENARIOS["compaction"].run()
+    summaries = world.reader().rows("SELECT key & 0xFFFFFFFF, supersedes & 0xFFFFFFFF FROM compaction ORDER BY key")
+
+    assert summaries == [(1, None), (2, 1), (3, 2)]
+    assert [asked.turn_text for asked in world.ledger.asked].count(SUMMARY) == 3
+    assert all(text in world.ledger.asked[-1].messages[0].content for text in ("early", "middle"))
+
+
 def requests_about(world: World, text: str) -> list[list[str]]:
     """What the provider was sent for the turn of that message: the words of each request."""
     return [[message.content for message in asked.messages] for asked in world.ledger.asked if asked.turn_text == text]
@@ -98,6 +108,15 @@ def test_an_accepted_effect_does_not_run_again_and_the_model_reads_what_it_came_
 
     assert runs(world) == ["change.1", "change.2", "look.1", "look.2"]
     assert "it was changed" in requests_about(world, "interrupted")[1]
+
+
+def test_a_message_that_waited_for_an_interrupted_turn_reaches_it_when_it_goes_on() -> None:
+    world = SCENARIOS["resume"].run()
+
+    wanted = ("turn.failed", "turn.resumed", "userMessage.delivered", "turn.completed")
+    heard = [frame for frame in world.clients[0].heard if frame["type"] in wanted]
+    assert [frame["type"] for frame in heard[:3]] == list(wanted[1:])
+    assert heard[1]["data"] == {"message": "for the same turn"}
 
 
 def test_a_stopped_turn_goes_on_behind_another_one_with_its_own_context() -> None:

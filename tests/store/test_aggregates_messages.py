@@ -30,7 +30,7 @@ RECORDS = st.one_of(
         model=st.sampled_from([None, "scripted/script"]),
         thinking=st.none() | TEXTS.filter(bool),
         tool_calls=st.none() | CALLS,
-        provider_reasoning=st.sampled_from([NOTHING, Raw(b'{"upstream":"a","model":"m","items":[ {"x":1} ]}')]),
+        provider_reasoning=st.sampled_from([NOTHING, Raw(b'{"upstream":"a","items":[ {"x":"\\/ \\u00e9"} ]}')]),
     ),
     st.builds(
         MessageRecord, role=st.just("tool"), content=TEXTS, tool_call_id=st.text("abc", max_size=3),

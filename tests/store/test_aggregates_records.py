@@ -53,6 +53,24 @@ async def test_each_attempt_at_a_round_has_a_row_of_its_own_in_order() -> None:
     ]
 
 
+async def test_more_attempts_at_a_round_than_there_is_room_for_replace_the_last_and_keep_its_request() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await open_turn(db, home)
+        for _ in range(audit.ATTEMPTS_PER_ROUND - 1):  # as many pauses may meet one round
+            await add_call(db, home, opened, model_call(0, state="cancelled"))
+        await add_call(db, home, opened, model_call(0, state="failed", request=Raw(b'["sent"]'), failure_kind="http"))
+        await add_call(db, home, opened, model_call(0, response=Raw(b'{"calls":0}'), finish_reason="stop"))
+        (run,) = audit.runs(db.reader, home.no, stage=None, state=None, limit=2, offset=0)
+        (attempts,) = audit.rounds(db.reader, run.no)
+        sent = audit.requests(db.reader, run.no, up_to_round=0, limit=2)
+
+    assert len(attempts) == audit.ATTEMPTS_PER_ROUND
+    assert [attempt.state for attempt in attempts[-2:]] == ["cancelled", "completed"]
+    assert (attempts[-1].finish_reason, attempts[-1].failure_kind) == ("stop", None)
+    assert sent == [b'["sent"]']
+
+
 async def test_unknown_usage_stays_unknown_and_a_missing_answer_is_null() -> None:
     async with open_store() as db:
         home = await make_home(db)

@@ -25,7 +25,7 @@ from peen.store.blobs.encoder import Encoder
 from peen.store.blobs.errors import BlobDamaged, BlobMissing, BlobRefused
 from peen.store.blobs.rows import Blobs, missing, release
 from peen.store.blobs.text import Blob, hash_of
-from peen.store.database import Database
+from peen.store.database import Database, Tx
 from peen.store.opening import open_database
 
 TEXT = b"the text of a long string " * 30
@@ -245,14 +245,19 @@ async def test_a_database_of_the_first_release_is_migrated(tmp_path: Path) -> No
     (first / "0001_initial.sql").write_text((migrations / "0001_initial.sql").read_text())
     path = tmp_path / "peen.db"
     async with open_database(path, migrations=first, name="peen", entropy=SystemEntropy(), reserve_bytes=0) as db:
-        session, _ = await db.write(
-            partial(
-                sessions.open_or_create, new_id=bytes(16), workspace="/srv/project", agent_space="control",
-                root_agent="peen", model="m", at_ms=0,
-            )
-        )  # fmt: skip
+        await db.write(one_session)
 
     async with open_database(path, migrations=migrations, name="peen", entropy=SystemEntropy(), reserve_bytes=0) as db:
         blobs = await Blobs.open(db)
+        session = sessions.by_workspace(db.reader, "/srv/project")
+        assert session is not None
         await save(db, blobs, session.no, blob(TEXT))
         assert blobs.fetch(db.reader, session.no, hash_of(TEXT)) == TEXT
+
+
+def one_session(tx: Tx) -> None:
+    """As the first release made it."""
+    tx.execute(
+        "INSERT INTO session (id, workspace, agent_space, root_agent, model, created_at_ms, updated_at_ms) "
+        "VALUES (zeroblob(16), '/srv/project', 'control', 'peen', 'm', 0, 0)"
+    )

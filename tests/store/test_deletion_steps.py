@@ -25,9 +25,23 @@ from world_kit import (
 from peen.errors import SessionBusy, SessionNotFound
 from peen.session import writes
 from peen.session.acceptance import accept
-from peen.store import admissions, audit, deletion, executions, feed, images, messages, notices, sessions, turns
+from peen.store import (
+    admissions,
+    audit,
+    compactions,
+    deletion,
+    executions,
+    feed,
+    images,
+    messages,
+    notices,
+    sessions,
+    snapshots,
+    turns,
+)
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob, hash_of
+from peen.store.compactions import CompactionRow
 from peen.store.database import Database, Tx
 from peen.store.direct import MemoryFile
 from peen.store.feed import NewEvent
@@ -88,6 +102,14 @@ def _note_and_keep(tx: Tx, blobs: Blobs, home: Home, turn_no: int, frame: int) -
     notices.mark_delivered(tx, home.no, [noted], at_ms=AT_MS, opening_turn_no=turn_no)
     refused = RefusedImage(sha256=hash_of(b"%d" % frame).hex(), reason="too large")
     images.refuse(tx, home.no, refused, up_to_sequence=1, turn_no=turn_no, at_ms=AT_MS)
+    last = sessions.message_sequence(tx, home.no)
+    head = compactions.head(tx, home.no)
+    summary = CompactionRow(
+        sequence=1 if head is None else head.sequence + 1, supersedes=None if head is None else head.sequence,
+        from_sequence=1, to_sequence=last, message_count=1, input_tokens=1, summary_tokens=1, model="m",
+        prompt_sha256=b"", summary="s", created_at_ms=AT_MS,
+    )  # fmt: skip
+    compactions.add(tx, home.no, summary, prompt_no=snapshots.save(tx, home.no, "prompt", "Sum up.", at_ms=AT_MS))
     kept = [b"%d" % frame * 600, b"shared" * 100]
     blobs.save(tx, home.no, [Blob(hash_of(data), data) for data in kept])
 

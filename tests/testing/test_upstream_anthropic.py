@@ -21,6 +21,7 @@ from peen.errors import ModelError
 from peen.model.anthropic import AnthropicUpstream
 from peen.model.direct import DirectTransport
 from peen.model.fold import Answer, Fold
+from peen.model.reasoning import kept_reasoning
 from peen.model.script import parse_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest
@@ -28,7 +29,7 @@ from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.anthropic import AnthropicWire
 from peen.testing.upstream.anthropicwire import signature_of
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord, ProviderReasoning, UpstreamConfig, Usage
+from peen.wire.worker import ImageRef, MessageRecord, UpstreamConfig, Usage
 
 TALK: Final = """
 models:
@@ -101,12 +102,11 @@ def user(text: str) -> MessageRecord:
 
 def stored(answer: Answer) -> list[MessageRecord]:
     """The messages that an answer leaves behind, with a result for each call."""
-    kept = ProviderReasoning(upstream="dev", model=MODEL, items=list(answer.reasoning))
     reply = MessageRecord(
         role="assistant",
         content=answer.text,
         tool_calls=list(answer.calls) or None,
-        provider_reasoning=msgspec.Raw(msgspec.json.encode(kept)),
+        provider_reasoning=kept_reasoning(answer.reasoning, upstream="dev", model=MODEL),
     )
     results = [MessageRecord(role="tool", content=f"r{i}", tool_call_id=c.id) for i, c in enumerate(answer.calls)]
     return [reply, *results]

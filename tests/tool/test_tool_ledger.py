@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peen.tool.ledger import Ledger, LedgerConflict, LedgerDelta, Observation
+from peen.tool.outline import Outline
 
 OLD, NEW = "a" * 64, "b" * 64
 
@@ -155,3 +156,26 @@ def test_merging_does_not_depend_on_order_or_repetition(seen: list[Observation],
 
     assert piecewise.snapshot() == whole.snapshot()
     assert Ledger.restore(whole.snapshot()).snapshot() == whole.snapshot()
+
+
+def test_outlines_are_forgotten_the_oldest_first_and_never_count_for_other_content() -> None:
+    ledger = Ledger()
+    outline = Outline.of(b"x\n" * 10_000)
+    assert outline is not None
+    for name in "abcd":
+        ledger.for_call().saw_content(f"/{name}", OLD, outline)
+
+    assert [ledger.outline_of(f"/{name}") is not None for name in "abcd"] == [False, True, True, True]
+    ledger.saw_content("/b", NEW)
+    ledger.saw_content("/c", NEW, outline)
+    ledger.removed(["/d"])
+    assert [ledger.outline_of(f"/{name}") is not None for name in "abcd"] == [False, False, True, False]
+
+
+def test_an_outline_is_not_saved() -> None:
+    ledger = Ledger()
+    ledger.saw_content("/f", OLD, Outline.of(b"a\n"))
+
+    restored = Ledger.restore(ledger.snapshot())
+
+    assert (restored.sha256_of("/f"), restored.outline_of("/f")) == (OLD, None)

@@ -56,7 +56,7 @@ def test_a_definition_is_one_plain_object_schema_with_described_arguments(world:
     names = [definition.name for definition in world.tools.definitions]
     assert names == [
         *("listFiles", "searchText", "readFile"),
-        *("writeFile", "editFile", "movePath", "makeDirectory", "removePath"),
+        *("writeFile", "editFile", "applyPatch", "movePath", "makeDirectory", "removePath"),
         "runCommand",
         *("readExecution", "resolveExecutionActivity", "continueExecution"),
     ]
@@ -85,6 +85,7 @@ def test_only_tools_whose_repetition_changes_nothing_may_be_repeated(world: Worl
         "readFile": True,
         "writeFile": False,
         "editFile": False,
+        "applyPatch": False,
         "movePath": False,
         "makeDirectory": False,
         "removePath": False,

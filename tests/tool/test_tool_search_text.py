@@ -175,3 +175,18 @@ async def test_a_search_is_stopped_by_cancellation(world: World) -> None:
         await world.call("searchText", pattern="x")
 
     assert scope.cancelled_caught
+
+
+async def test_of_too_many_matches_it_is_always_the_first_by_path_that_are_kept(world: World) -> None:
+    for number in range(300):
+        world.file(f"d{number % 7}/f{number:03}", b"needle\n" * 3)
+    every = sorted(str(path) for path in world.directory.rglob("f*"))
+
+    for _ in range(10):
+        result = await world.ok("searchText", pattern="needle", maxMatches=100)
+
+        assert [match["path"] for match in result["matches"]] == [path for path in every[:34] for _ in range(3)][:100]
+        assert result["truncated"] is True
+    whole = await world.ok("searchText", pattern="needle", path="d0")
+    assert [match["line"] for match in whole["matches"]] == [1, 2, 3] * 43
+    assert whole["truncated"] is False

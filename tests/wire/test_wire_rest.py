@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from peen.wire.rest import ErrorBody, FeedPage, OpenSession, Session, SessionPage, encode, rfc3339
+from peen.wire.rest import ErrorBody, FeedPage, OpenSession, Session, SessionPage, UsedSoFar, encode, rfc3339
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,7 @@ def test_a_session_has_camel_case_members_and_none_that_are_unknown() -> None:
         workspace="/srv/work",
         agent_space="control",
         feed_sequence=0,
+        usage=UsedSoFar(prompt=3, billed_cost_amount="0", cost_known=True),
     )
 
     page = json.loads(encode(SessionPage(items=[session], limit=50, offset=0, has_more=False)))
@@ -53,6 +54,7 @@ def test_a_session_has_camel_case_members_and_none_that_are_unknown() -> None:
             "workspace": "/srv/work",
             "agentSpace": "control",
             "feedSequence": 0,
+            "usage": {"prompt": 3, "billedCostAmount": "0", "costKnown": True},
         }
     ]
     assert (page["limit"], page["offset"], page["hasMore"]) == (50, 0, False)

@@ -13,7 +13,7 @@ from peen.errors import NotFound
 from peen.hub.api import MAX_PAGE_BYTES, Api
 from peen.hub.request import ApiRequest, ApiResponse, Page, json_response, page, path_uuid, query_choice
 from peen.hub.rest.costs import costs_of
-from peen.hub.rest.modelcalls import RunRequests, messages_of, model_calls
+from peen.hub.rest.modelcalls import SUMMARIZING, RunRequests, messages_of, model_calls, summary_said
 from peen.hub.rest.pages import fill
 from peen.hub.rest.usage import token_usage
 from peen.hub.router import Router
@@ -93,7 +93,9 @@ def calls_page(
 def _model_run(db: Reader, session: SessionRow, row: RunRow, price: Price | None) -> ModelRun:
     attempts = [attempt for attempts in audit.rounds(db, row.no) for attempt in attempts]
     completed = [attempt for attempt in attempts if attempt.state == "completed"]
-    own = messages.of_turn(db, row.turn_no)
+    # What a summarizer says stands in no transcript.
+    own = [] if row.stage == SUMMARIZING else messages.of_turn(db, row.turn_no)
+    summary = summary_said(db, row) if row.stage == SUMMARIZING and row.state == "completed" else None
     answered = [message for message in own if message.message.role in ("assistant", "tool")]
     # The last answer of a run that completed is its outcome; any other run has none.
     outcome = [m.message for m in answered if m.message.role == "assistant"][-1:] if row.state == "completed" else []
@@ -110,7 +112,7 @@ def _model_run(db: Reader, session: SessionRow, row: RunRow, price: Price | None
         response_model_id=(completed[-1].response_model or "") if completed else "",
         request_settings=_decode_settings(row.request_settings),
         state=cast('Literal["running", "completed", "failed", "cancelled", "interrupted"]', row.state),
-        response_text="".join(message.content for message in outcome),
+        response_text=summary or "".join(message.content for message in outcome),
         response_thinking="".join(message.thinking or "" for message in outcome),
         finish_reason=row.finish_reason,
         response_messages=messages_of(answered),

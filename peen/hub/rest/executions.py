@@ -17,7 +17,7 @@ from peen.session import inspection
 from peen.session.requests import ResumeRequest
 from peen.session.resumption import abandon, resolve
 from peen.session.runs import runs_of, shown
-from peen.store import executions
+from peen.store import executions, inbox
 from peen.store.executions import ExecutionDetails
 from peen.store.sessions import SessionRow
 from peen.wire.execution import (
@@ -44,12 +44,21 @@ def add_executions(router: Router) -> None:
 
 
 def list_executions(api: Api, request: ApiRequest) -> ApiResponse:
-    """Newest first."""
+    """Newest first, with the messages that wait until somebody lets them go on."""
     session, wanted = api.session(request.session), page(request)
     rows = executions.page(api.database.reader, session.no, limit=wanted.limit + 1, offset=wanted.offset)
     items = [inspection.resource(session.uuid, row) for row in rows[: wanted.limit]]
     has_more = len(rows) > wanted.limit
-    return json_response(ExecutionPage(executions=items, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
+    return json_response(
+        ExecutionPage(
+            executions=items,
+            stop_revision=session.stop_revision,
+            waiting=inspection.waiting(inbox.stopped(api.database.reader, session.no)),
+            limit=wanted.limit,
+            offset=wanted.offset,
+            has_more=has_more,
+        )
+    )
 
 
 def get_execution(api: Api, request: ApiRequest) -> ApiResponse:
@@ -131,7 +140,7 @@ async def continue_input(api: Api, request: ApiRequest) -> ApiResponse:
         raise ValidationFailed("requestId: must be a version 4 UUID in lower case with dashes")
     session = api.session(request.session)
     await api.continue_input(session.uuid, body.request_id, body.stop_revision)
-    return json_response(session_resource(api.database.reader, api.session(request.session)), status=202)
+    return json_response(session_resource(api, api.session(request.session)), status=202)
 
 
 def _found(api: Api, session: SessionRow, request: ApiRequest) -> ExecutionDetails:

@@ -14,7 +14,8 @@ from peen.execution.requests import as_sent
 from peen.hub.rest.costs import costs_of
 from peen.hub.rest.usage import failed_attempts, token_usage
 from peen.ids import SessionNo, derived_id
-from peen.store import audit, messages, snapshots
+from peen.model.stream import ModelInfo
+from peen.store import audit, compactions, messages, snapshots
 from peen.store.audit import CallRow, RunRow
 from peen.store.blobs.decode import decode, earlier_values
 from peen.store.blobs.rows import Blobs
@@ -25,6 +26,9 @@ from peen.wire.model import ToolDefinition
 from peen.wire.price import Price
 from peen.wire.rest import Image, ToolCall, rfc3339
 from peen.wire.worker import HistoryMessage, MessageRecord
+
+SUMMARIZING: Final = "compaction"
+"""Stage of a run whose answers are kept by the audit itself."""
 
 _decode_tools: Final = msgspec.json.Decoder(list[ToolDefinition]).decode
 
@@ -49,6 +53,8 @@ class RunRequests:
 
     def __init__(self, db: Reader, blobs: Blobs, session_no: SessionNo, run: RunRow) -> None:
         self._db, self._run, self._fetch = db, run, blobs.fetcher(db, session_no)
+        connection, _, model_id = run.model.partition("/")
+        self._model = ModelInfo(name=run.model, connection_name=connection, model_id=model_id)
         self._session_no = session_no
         turn_no = run.turn_no
         self._own = messages.of_turn(db, turn_no)
@@ -62,21 +68,49 @@ class RunRequests:
             depth = earlier_values(latest[0])
             chain = audit.requests(self._db, self._run.no, up_to_round=last.round, limit=depth + 1)
             return _decode_sent(decode(chain, self._fetch))
-        return self._rebuilt(last.request_sequence)
+        if self._run.stage == SUMMARIZING:
+            return SentRequest("", [])  # it was cut off, and nobody else knows what it was about to say
+        return self._rebuilt(last.request_sequence, last.started_at_ms)
 
-    def _rebuilt(self, sequence: int) -> SentRequest:
-        """What a worker makes of the transcript when `sequence` is the session's last message."""
+    def _rebuilt(self, sequence: int, at_ms: int) -> SentRequest:
+        """What a worker makes of the transcript when `sequence` is the session's last message, at that time.
+
+        Messages that it has left out, because they were too much, stand in it all the same.
+        """
         first = self._own[0].sequence if self._own else 1
-        history, _ = messages.history(self._db, self._session_no, after=0, up_to=sequence, max_bytes=sys.maxsize)
+        summary = compactions.up_to(self._db, self._session_no, first - 1, made_by_ms=at_ms)
+        history, _ = messages.history(
+            self._db, self._session_no, after=0 if summary is None else summary.to_sequence, up_to=sequence,
+            max_bytes=sys.maxsize,
+        )  # fmt: skip
         conversation = Conversation()
+        if summary is not None:
+            conversation.summarize(summary.summary, through=summary.to_sequence)
         conversation.add_history(row for row in history if row.turn == self._run.turn_no or row.sequence < first)
         prompt, tools = snapshots.of_turn(self._db, self._run.turn_no)
-        sent = [as_sent(message) for message in conversation.messages]
+        sent = [as_sent(message, self._model) for message in conversation.messages]
         return SentRequest(prompt or "", sent, _decode_tools(tools or "[]"))
 
-    def reply(self, sequence: int) -> ModelMessage | None:
-        """The answer to that request, if it was stored."""
+    def reply(self, call: CallRow) -> ModelMessage | None:
+        """The answer that this call got, if it was stored."""
+        sequence = call.request_sequence
+        if self._run.stage == SUMMARIZING:
+            said = summary_said(self._db, self._run, up_to_round=call.round)
+            return None if said is None else ModelMessage(role="assistant", content=said)
         return next((model_message(row.message) for row in self._replies if row.sequence > sequence), None)
+
+
+class _Said(msgspec.Struct):
+    text: str = ""
+
+
+_decode_said: Final = msgspec.json.Decoder(_Said | None).decode
+
+
+def summary_said(db: Reader, run: RunRow, *, up_to_round: int | None = None) -> str | None:
+    """What a summarizer has answered, in its own words; None if it has not."""
+    said = _decode_said(audit.last_response(db, run.no, up_to_round=up_to_round))
+    return None if said is None else said.text
 
 
 def model_calls(
@@ -126,7 +160,7 @@ def _model_call(
         round=last.round,
         request_messages=[*system, *map(model_message, sent.messages)],
         request_tools=sent.tools,
-        response_message=requests.reply(last.request_sequence) if last.state == "completed" else None,
+        response_message=requests.reply(last) if last.state == "completed" else None,
         response_usage=usage,
         retry_attempts=retried,
         retry_attempt_count=len(retried),

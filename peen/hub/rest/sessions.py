@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import partial
 from typing import Literal
 
@@ -17,19 +18,23 @@ from peen.hub.request import (
     page,
     path_uuid,
 )
+from peen.hub.rest.usage import used_so_far
 from peen.hub.router import Router
+from peen.model.price import dollars, picos
 from peen.store import deletion, executions, sessions
-from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.rest import (
     CancelAccepted,
+    OpenBudget,
     OpenedSession,
     OpenSession,
     Session,
     SessionDeleted,
+    SessionLimits,
     SessionPage,
     rfc3339,
 )
+from peen.wire.worker import Budget
 
 
 def add_sessions(router: Router) -> None:
@@ -41,14 +46,17 @@ def add_sessions(router: Router) -> None:
 
 
 async def open_session(api: Api, request: ApiRequest) -> ApiResponse:
-    """The session of a workspace, made if there is none. An existing one keeps its agent space."""
+    """The session of a workspace, made if there is none.
+
+    An existing one keeps its agent space; a budget that is named replaces the one it has.
+    """
     check_query(request)
     body = decode_body(request, OpenSession)
     if body.agent_space is not None and body.agent_space != api.agent_space:
         raise AgentSpaceNotAllowed("agentSpace: this deployment does not offer it")
     workspace = str(api.policy.resolve(body.workspace))
     existing = sessions.by_workspace(api.database.reader, workspace)
-    if existing is not None:
+    if existing is not None and body.budget is None:
         return _opened(api, existing, created=False)
     change = partial(
         sessions.open_or_create,
@@ -58,6 +66,7 @@ async def open_session(api: Api, request: ApiRequest) -> ApiResponse:
         root_agent=api.root_agent,
         model=api.default_model,
         at_ms=api.entropy.now_ms(),
+        budget=None if body.budget is None else _budget(body.budget),
     )
     row, created = await api.database.write(change)
     return _opened(api, row, created=created)
@@ -67,7 +76,7 @@ def list_sessions(api: Api, request: ApiRequest) -> ApiResponse:
     """Most recently used first."""
     wanted = page(request)
     rows = sessions.page(api.database.reader, limit=wanted.limit + 1, offset=wanted.offset)
-    items = [resource(api.database.reader, row) for row in rows[: wanted.limit]]
+    items = [resource(api, row) for row in rows[: wanted.limit]]
     return json_response(
         SessionPage(items=items, limit=wanted.limit, offset=wanted.offset, has_more=len(rows) > wanted.limit)
     )
@@ -75,7 +84,7 @@ def list_sessions(api: Api, request: ApiRequest) -> ApiResponse:
 
 def get_session(api: Api, request: ApiRequest) -> ApiResponse:
     check_query(request)
-    return json_response(resource(api.database.reader, api.session(request.session)))
+    return json_response(resource(api, api.session(request.session)))
 
 
 async def cancel_session(api: Api, request: ApiRequest) -> ApiResponse:
@@ -102,7 +111,7 @@ async def delete_session(api: Api, request: ApiRequest) -> ApiResponse:
     return json_response(SessionDeleted(deleted=True))
 
 
-def resource(db: Reader, row: SessionRow) -> Session:
+def resource(api: Api, row: SessionRow) -> Session:
     """A session as clients see it. `running` wins over `paused`: paused work does not keep a session from working."""
     is_running = row.active_turn_cursor is not None
     status: Literal["running", "paused", "idle"] = (
@@ -117,16 +126,30 @@ def resource(db: Reader, row: SessionRow) -> Session:
         completed_turn_count=row.completed_turn_count,
         active_turn=is_running,
         status=status,
-        pause_reason=executions.pause_reason(db, row.no) if status == "paused" else None,
+        pause_reason=executions.pause_reason(api.database.reader, row.no) if status == "paused" else None,
         agent=row.root_agent,
         model=row.model,
         workspace=row.workspace,
         agent_space=row.agent_space,
         feed_sequence=row.feed_sequence,
         active_turn_feed_sequence=row.active_turn_cursor,
+        usage=used_so_far(row.spent),
+        budget=_limits(api.terms.budget(row)),
     )
 
 
+def _budget(wanted: OpenBudget) -> tuple[int, int]:
+    """Tokens and trillionths of a dollar."""
+    return wanted.tokens or 0, picos(Decimal(wanted.cost_usd or "0"))
+
+
+def _limits(budget: Budget | None) -> SessionLimits | None:
+    if budget is None:
+        return None
+    cost_usd = dollars(budget.max_cost) if budget.max_cost else None
+    return SessionLimits(cost_usd=cost_usd, tokens=budget.max_tokens or None)
+
+
 def _opened(api: Api, row: SessionRow, *, created: bool) -> ApiResponse:
-    answer = OpenedSession(session=resource(api.database.reader, row), created=created)
+    answer = OpenedSession(session=resource(api, row), created=created)
     return json_response(answer, headers={"x-session-id": row.uuid})

@@ -14,11 +14,13 @@ from peen.errors import NotFound
 from peen.feed.project import render
 from peen.hub.api import MAX_PAGE_BYTES, Api
 from peen.hub.request import ApiRequest, ApiResponse, cursor_page, json_response, page, path_sha256
+from peen.hub.rest.usage import used_so_far
 from peen.hub.router import Router
 from peen.ids import derived_id
-from peen.store import feed, images, messages, turns
+from peen.store import audit, feed, images, messages, turns
 from peen.store.blobs.errors import BlobMissing
 from peen.store.messages import MessageRow
+from peen.store.spending import NOTHING_SPENT, Spent
 from peen.store.turns import TurnRow
 from peen.wire.image import media_type_of
 from peen.wire.rest import FeedPage, Image, Message, MessagePage, ToolCall, Turn, TurnPage, rfc3339
@@ -58,7 +60,8 @@ def list_turns(api: Api, request: ApiRequest) -> ApiResponse:
     """Newest first."""
     session, wanted = api.session(request.session), page(request)
     rows = turns.page(api.database.reader, session.no, limit=wanted.limit + 1, offset=wanted.offset)
-    items = [_turn(session.uuid, row) for row in rows[: wanted.limit]]
+    spent = audit.spent_of_turns(api.database.reader, [row.no for row in rows])
+    items = [_turn(session.uuid, row, spent.get(row.no, NOTHING_SPENT)) for row in rows[: wanted.limit]]
     has_more = len(rows) > wanted.limit
     return json_response(TurnPage(turns=items, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
 
@@ -126,11 +129,12 @@ def _message(session: bytes, row: MessageRow, refused: Mapping[str, RefusedImage
         injected_kind=row.injected_kind,
         images=_images(row, refused),
         turn_id=str(UUID(bytes=row.turn_id)),
+        compaction_id=None if row.compaction is None else derived_id("compaction", session, row.compaction),
         created_at=rfc3339(row.created_at_ms),
     )
 
 
-def _turn(session_id: str, row: TurnRow) -> Turn:
+def _turn(session_id: str, row: TurnRow, spent: Spent) -> Turn:
     return Turn(
         id=str(UUID(bytes=row.id)),
         session_id=session_id,
@@ -144,4 +148,5 @@ def _turn(session_id: str, row: TurnRow) -> Turn:
         context_snapshot_hash=None if row.context_sha256 is None else row.context_sha256.hex(),
         prompt_snapshot_hash=None if row.prompt_sha256 is None else row.prompt_sha256.hex(),
         worker_generation_id=None if row.generation_id is None else str(UUID(bytes=row.generation_id)),
+        usage=used_so_far(spent),
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from peen.model.price import dollars
 from peen.store.audit import CallRow
+from peen.store.spending import Spent
 from peen.wire.audit import FailedAttempt, TokenUsage
-from peen.wire.rest import rfc3339
+from peen.wire.rest import UsedSoFar, rfc3339
 
 
 def token_usage(attempts: Sequence[CallRow], counted: Sequence[CallRow]) -> TokenUsage:
@@ -23,6 +25,21 @@ def token_usage(attempts: Sequence[CallRow], counted: Sequence[CallRow]) -> Toke
         cache_write=_sum(attempt.usage.cache_write for attempt in counted),
         total_attempts=len(attempts),
         failed_attempts=failed_attempts(attempts),
+    )
+
+
+def used_so_far(spent: Spent) -> UsedSoFar:
+    """Sums that were kept with the calls."""
+    prompt, completion = spent.prompt, spent.completion
+    return UsedSoFar(
+        prompt=prompt,
+        completion=completion,
+        total=None if prompt is None or completion is None else prompt + completion,
+        reasoning=spent.reasoning,
+        cache_read=spent.cache_read,
+        cache_write=spent.cache_write,
+        billed_cost_amount=dollars(spent.cost),
+        cost_known=spent.unpriced == 0,
     )
 
 

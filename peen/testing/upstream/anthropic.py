@@ -16,6 +16,7 @@ from peen.model.stream import (
     CallStopped,
     Finished,
     ModelInfo,
+    ReasoningKept,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -49,7 +50,6 @@ class AnthropicWire:
     base_path = ""
     answer_path = "/v1/messages"
     models_path = "/v1/models"
-    error_event = "error"
 
     def key_of(self, headers: Mapping[str, str]) -> str | None:
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -96,6 +96,9 @@ class AnthropicWire:
         kind = _ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return _encode({"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": "req_peen"})
 
+    def broken(self, error: ModelError) -> SseEvent:
+        return SseEvent("error", self.refusal(error))
+
 
 class BlockWriter:
     """Streamed events. Blocks count up from 0; text and thinking end where something else begins."""
@@ -138,7 +141,7 @@ class BlockWriter:
             case Finished(reason=reason):
                 yield from self._close()
                 self._reason = _REASONS.get(reason, reason)
-            case _:
+            case ReasoningKept():
                 pass  # reasoning that is to come back is signed here, and nowhere else
 
     def end(self) -> Iterable[SseEvent]:

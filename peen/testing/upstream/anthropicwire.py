@@ -18,6 +18,7 @@ from msgspec import Raw, Struct
 from peen.errors import ModelError
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
+from peen.testing.upstream.openaiwire import INJECTED
 from peen.testing.upstream.pictures import seen_image
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
@@ -27,8 +28,6 @@ MOST_MARKS: Final = 4
 LEAST_BUDGET: Final = 1024
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-# What Peen itself puts into a conversation belongs to the turn that it arrives in.
-_INJECTED: Final = re.compile(r"<(events|handler|hook|image|rule|skill)\b")
 _SYSTEM: Final = re.compile(r"<system>\n(.*)\n</system>", re.DOTALL)
 
 
@@ -149,7 +148,14 @@ def parse_messages(body: bytes, *, name: str, created_s: int, strict: bool) -> A
     )
     if strict:
         strict_request_check(request)
-    return Asked(request=request, stream=bool(asked.stream), include_usage=True, name=name, created_s=created_s)
+    return Asked(
+        request=request, stream=bool(asked.stream), include_usage=True, name=name, created_s=created_s,
+        reasoning=sum(_has_reasoning(message) for message in asked.messages),
+    )  # fmt: skip
+
+
+def _has_reasoning(message: Message) -> bool:
+    return any(isinstance(block, Thinking | RedactedThinking) for block in message.blocks)
 
 
 def refused(problem: str) -> ModelError:
@@ -314,5 +320,5 @@ def _user(text: str) -> MessageRecord:
     note = _SYSTEM.fullmatch(text)
     if note is not None:
         return MessageRecord(role="system", content=note[1])
-    tag = _INJECTED.match(text)
+    tag = INJECTED.match(text)
     return MessageRecord(role="user", content=text, injected=tag is not None, injected_kind=tag[1] if tag else None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Mapping
 from typing import Final
 
@@ -77,6 +79,10 @@ class HttpConnection:
         self._body += data
         if at_once or len(self._body) >= _JOINED_BYTES:
             await self.flush()
+
+    def reset(self) -> None:
+        """Make the close that follows break the connection: the client gets RST in the place of an end."""
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async def finish(self) -> bool:
         """The end of the answer; whether the connection may serve another request."""

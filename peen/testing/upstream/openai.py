@@ -39,7 +39,6 @@ class OpenAiWire:
     """`/v1/chat/completions` and `/v1/models`."""
 
     base_path = "/v1"
-    error_event = ""
     answer_path = "/v1/chat/completions"
     models_path = "/v1/models"
 
@@ -85,6 +84,9 @@ class OpenAiWire:
         kind, code = _CODES.get(error.kind, ("invalid_request_error", error.kind))
         return _encode({"error": {"message": str(error), "type": kind, "param": None, "code": code}})
 
+    def broken(self, error: ModelError) -> SseEvent:
+        return SseEvent("", self.refusal(error))
+
 
 class ChunkWriter:
     """Streamed chunks. All but the choice stays the same, so it is encoded once."""
@@ -116,9 +118,7 @@ class ChunkWriter:
                 return (self._choice({"tool_calls": [call]}),)
             case CallDelta(index=index, json=piece):
                 return (self._choice({"tool_calls": [{"index": index, "function": {"arguments": piece}}]}),)
-            case ReasoningKept():
-                return ()  # nor for reasoning that is to come back
-            case CallStopped():
+            case CallStopped() | ReasoningKept():
                 return ()  # this dialect has no word for it: the finish reason closes all calls
             case UsageReported(usage=usage):
                 self._usage = usage

@@ -15,15 +15,14 @@ from msgspec import Raw, Struct
 from peen.errors import ModelError
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
-from peen.testing.upstream.pictures import seen_image
+from peen.testing.upstream.pictures import seen_data_url
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What Peen itself puts into a conversation belongs to the turn that it arrives in.
-_INJECTED: Final = re.compile(r"<(events|handler|hook|image|rule|skill)\b")
-_DATA_URL: Final = re.compile(r"data:(?P<type>[a-z]+/[a-z0-9.+-]+);base64,(?P<data>.*)", re.DOTALL)
+INJECTED: Final = re.compile(r"<(events|handler|hook|image|omitted|rule|skill|summary)\b")
 _EMPTY_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 
 
@@ -54,6 +53,7 @@ class Message(Struct, frozen=True):
     content: str | list[ContentPart] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class Function(Struct, frozen=True):
@@ -115,7 +115,11 @@ def parse_chat(body: bytes, *, name: str, created_s: int, strict: bool) -> Asked
     if strict:
         strict_request_check(request)
     include_usage = chat.stream_options is not None and chat.stream_options.include_usage
-    return Asked(request=request, stream=bool(chat.stream), include_usage=include_usage, name=name, created_s=created_s)
+    reasoning = sum(message.reasoning_content is not None for message in chat.messages)
+    return Asked(
+        request=request, stream=bool(chat.stream), include_usage=include_usage, name=name, created_s=created_s,
+        reasoning=reasoning,
+    )  # fmt: skip
 
 
 def refused(problem: str) -> ModelError:
@@ -136,7 +140,7 @@ def _record(message: Message, place: str, *, strict: bool) -> MessageRecord:
             calls = [_call(call, f"{place}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls or ())]
             return MessageRecord(role="assistant", content=text, tool_calls=calls or None)
         case "user":
-            tag = _INJECTED.match(text)
+            tag = INJECTED.match(text)
             return MessageRecord(
                 role="user",
                 content=text,
@@ -158,17 +162,14 @@ def _images(message: Message, place: str) -> list[ImageRef]:
 def _image(part: ContentPart, place: str) -> ImageRef:
     if part.image_url is None:
         raise refused(f"Missing required parameter: '{place}'.")
-    url = _DATA_URL.fullmatch(part.image_url.url)
-    if url is None:
-        raise refused(f"Invalid '{place}.url': only data URLs with base64 are served here.")
     try:
-        return seen_image(url["data"], declared=None)
+        return seen_data_url(part.image_url.url)
     except ValueError as problem:
         raise refused(f"Invalid '{place}.url': {problem}") from problem
 
 
 def _call(call: ToolCall, place: str) -> ToolCallRecord:
-    if not _NAME.fullmatch(call.function.name):
+    if not NAME.fullmatch(call.function.name):
         raise refused(f"Invalid '{place}.function.name': {call.function.name!r}.")
     arguments = call.function.arguments.encode()
     try:
@@ -180,7 +181,7 @@ def _call(call: ToolCall, place: str) -> ToolCallRecord:
 
 def _tool(tool: Tool, place: str) -> ToolDefinition:
     function = tool.function
-    if not _NAME.fullmatch(function.name):
+    if not NAME.fullmatch(function.name):
         raise refused(f"Invalid '{place}.function.name': {function.name!r}.")
     if function.parameters is None:
         return ToolDefinition(function.name, function.description or "", _EMPTY_SCHEMA)

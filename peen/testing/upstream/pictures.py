@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import re
 from typing import Final
 
 from peen.wire.image import media_type_of
 from peen.wire.worker import ImageRef
 
+_DATA_URL: Final = re.compile(r"data:(?P<type>[a-z]+/[a-z0-9.+-]+);base64,(?P<data>.*)", re.DOTALL)
 MAX_IMAGE_BYTES: Final = 5 * 1024 * 1024
+
+
+def seen_data_url(url: str) -> ImageRef:
+    """What an image in a data URL is. Raises: ValueError as `seen_image` does."""
+    found = _DATA_URL.fullmatch(url)
+    if found is None:
+        raise ValueError("only data URLs with base64 are served here")
+    return seen_image(found["data"], declared=None)
 
 
 def seen_image(encoded: str, *, declared: str | None) -> ImageRef:

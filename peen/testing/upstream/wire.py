@@ -14,13 +14,18 @@ from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """A request of the dialect as a model sees it. `name` is unique among the answers of this server."""
+    """A request of the dialect as a model sees it. `name` is unique among the answers of this server.
+
+    `seals`: reasoning is to be given in a form that can come back; `reasoning` counts answers that brought some back.
+    """
 
     request: ModelRequest
     stream: bool
     include_usage: bool
     name: str
     created_s: int
+    seals: bool = False
+    reasoning: int = 0
 
 
 class AnswerWriter(Protocol):
@@ -41,8 +46,6 @@ class Wire(Protocol):
 
     base_path: str
     """What the base URL that clients are given has behind the host."""
-    error_event: str
-    """Name of the event that carries an error inside a stream."""
     answer_path: str
     models_path: str
 
@@ -62,4 +65,7 @@ class Wire(Protocol):
         """The document that lists the models."""
 
     def refusal(self, error: ModelError) -> bytes:
-        """The document of an error, also in the place of a piece of a stream."""
+        """The document of an error."""
+
+    def broken(self, error: ModelError) -> SseEvent:
+        """An error in the place of a piece of a stream."""

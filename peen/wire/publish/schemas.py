@@ -22,6 +22,7 @@ _UUIDS: Final = frozenset(
     {
         "id", "sessionId", "turnId", "requestId", "generationId", "executionId", "workerGenerationId", "compactionId",
         "modelRunId", "agentRunId", "parentAgentRunId", "parentTurnId", "sourceEventId", "originEventId", "jobId",
+        "parentCompactionId", "fromMessageId", "toMessageId",
     }
 )  # fmt: skip
 _PROVIDERS_IDS: Final = frozenset({"ToolCall", "ToolCallRecord", "ToolUseBlock"})

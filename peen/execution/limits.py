@@ -1,0 +1,44 @@
+"""How much a session may use of its models. Pure: worker and controller ask the same question and get one answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from peen.model.price import cost, dollars, picos
+from peen.wire.price import Price
+from peen.wire.worker import Budget, Usage
+
+REASON: Final = "budgetReached"
+"""Of `turn.failed`, and of a model step that was given up between two attempts."""
+
+
+def reached(budget: Budget | None) -> str | None:
+    """Why no model is asked any more, for people: the limit, what was used, and what to do. None if one may be."""
+    if budget is None:
+        return None
+    if 0 < budget.max_tokens <= budget.tokens:
+        used, limit = f"{budget.tokens:,} tokens", f"{budget.max_tokens:,} tokens"
+        name, member, is_own = "PEEN_MAX_SESSION_TOKENS", "tokens", budget.is_own_tokens
+    elif 0 < budget.max_cost <= budget.cost:
+        used, limit = f"{dollars(budget.cost)} US dollars", f"{dollars(budget.max_cost)} US dollars"
+        name, member, is_own = "PEEN_MAX_SESSION_COST_USD", "costUsd", budget.is_own_cost
+    else:
+        return None
+    if is_own:
+        remedy = f"open the session with a higher budget.{member} (POST /api/v1/sessions/open) and send a message"
+        name = f"its budget.{member}"
+    else:
+        remedy = f"raise {name} (0 is no limit), start the controller again and send a message"
+    return f"this session has used {used}, and its limit is {limit} ({name}); to go on, {remedy}"
+
+
+def after(budget: Budget, usage: Usage, price: Price | None) -> Budget:
+    """With an attempt whose record is not stored yet. What is not known counts as none."""
+    amount = None if price is None else cost(usage, price)
+    return replace(
+        budget,
+        tokens=budget.tokens + (usage.prompt or 0) + (usage.completion or 0),
+        cost=budget.cost + (0 if amount is None else picos(amount)),
+    )

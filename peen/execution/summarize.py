@@ -1,0 +1,255 @@
+"""The summarizer: one model call, with the attempts that the retry rules allow, within one limit of time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+import structlog
+import trio
+from msgspec import Raw
+
+from peen.context.compact import Earlier, Source, stands_for, transcript
+from peen.context.count import Gauge, message_tokens, text_tokens
+from peen.entropy import Entropy
+from peen.errors import ModelError
+from peen.execution.decide import CompactOutput
+from peen.execution.requests import SentRequests
+from peen.execution.steps import Done
+from peen.model.fold import Answer, Fold
+from peen.model.refusal import TOO_LONG
+from peen.model.retry import final_error, plan_retry
+from peen.model.stream import ModelInfo, ModelRequest, Upstream
+from peen.wire.summary import summary_text
+from peen.wire.worker import (
+    CompactionRecord,
+    MessageRecord,
+    ModelCallRecord,
+    NewBlob,
+    NewSummary,
+    Usage,
+    WorkerSettings,
+)
+
+log = structlog.get_logger(__name__)
+
+MARGIN_TOKENS: Final = 64
+"""Left free beside the estimate of a summarizer's request."""
+LEAST_TOKENS: Final = 256
+"""Of history that a summarizer is shown, whatever its window: below that there is nothing to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryModel:
+    """Who writes summaries and how: fixed for an execution when it starts."""
+
+    upstream: Upstream
+    model: ModelInfo
+    prompt: str
+    max_output_tokens: int
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class _Asking:
+    """What was asked so far. Each request that differs is a round of its own."""
+
+    calls: list[ModelCallRecord] = field(default_factory=list)
+    requests: list[SentRequests] = field(default_factory=list)
+    blobs: list[NewBlob] = field(default_factory=list)
+    began_ms: int | None = None
+    """When the call began that is under way."""
+    usage: Usage = field(default_factory=Usage)
+    """What its provider has reported of it so far: also a call that fails is paid for."""
+    first: int = 0
+    """Number of the first call with the latest request."""
+    value: bytes = b""
+
+    def recall(self, hashes: Collection[bytes]) -> list[NewBlob]:
+        return [blob for request in self.requests for blob in request.blobs(hashes)]
+
+    def forget(self) -> None:
+        for request in self.requests:
+            request.forget_last()
+
+
+class Summarizer:
+    """Asks a model for summaries. What it says is shown to nobody; its calls are in the audit."""
+
+    def __init__(
+        self,
+        setup: SummaryModel,
+        *,
+        gauge: Gauge,
+        settings: WorkerSettings,
+        known_blobs: set[bytes],
+        entropy: Entropy,
+    ) -> None:
+        self._setup, self._gauge, self._settings = setup, gauge, settings
+        self._known_blobs, self._entropy = known_blobs, entropy
+
+    @property
+    def output_tokens(self) -> int:
+        """The most that a summary may have."""
+        return self._setup.max_output_tokens
+
+    async def summarize(self, source: Source, earlier: Earlier | None, turn_round: int) -> Done[CompactOutput]:
+        """A summary of `source` and of the one before it, or why there is none: that is an outcome, not an error."""
+        asking = _Asking()
+        began_ms = self._entropy.now_ms()
+        outcome: Answer | ModelError
+        with trio.move_on_after(self._setup.timeout_ms / 1000) as limit:
+            outcome = await self._ask(asking, source, earlier, turn_round)
+        if limit.cancelled_caught:
+            text = f"no summary within {self._setup.timeout_ms / 1000:g} s (PEEN_COMPACTION_TIMEOUT)"
+            outcome = ModelError(text, kind="timeout", retryable=False)
+            if asking.began_ms is not None:
+                asking.calls.append(self._call(asking, source, "cancelled", error=outcome))
+        self._keep_request(asking)
+        summary, output = self._judge(outcome, source, earlier)
+        record = CompactionRecord(
+            model=self._setup.model.name,
+            prompt=self._setup.prompt,
+            max_output_tokens=self._setup.max_output_tokens,
+            timeout_ms=self._setup.timeout_ms,
+            calls=asking.calls,
+            summary=summary,
+            finish_reason="" if isinstance(outcome, ModelError) else outcome.finish_reason,
+            failure_kind=outcome.kind if isinstance(outcome, ModelError) else "" if summary else output.outcome,
+            failure_detail=output.error,
+            started_at_ms=began_ms,
+            completed_at_ms=self._entropy.now_ms(),
+        )
+        return Done(
+            output=output,
+            failed=summary is None,
+            blobs=asking.blobs,
+            recall=asking.recall,
+            forget=asking.forget,
+            compaction=record,
+        )
+
+    async def _ask(
+        self, asking: _Asking, source: Source, earlier: Earlier | None, turn_round: int
+    ) -> Answer | ModelError:
+        setup = self._setup
+        fixed = text_tokens(setup.prompt)
+        room = self._gauge.counted(self._gauge.window - setup.max_output_tokens - MARGIN_TOKENS) - fixed
+        request = self._request(source, earlier, max(room, LEAST_TOKENS))
+        self._send(asking, request)
+        attempt = 0
+        while True:
+            attempt += 1
+            asking.began_ms, asking.usage = self._entropy.now_ms(), Usage()
+            try:
+                answer = await self._attempt(asking, request, turn_round)
+            except ModelError as error:
+                asking.calls.append(self._call(asking, source, "failed", error=error))
+                counted = message_tokens(request.messages[0])
+                if error.kind == TOO_LONG and len(asking.requests) == 1 and counted // 2 >= LEAST_TOKENS:
+                    log.warning("the summarizer's request was too long, trying with half of it")
+                    request, attempt = self._request(source, earlier, counted // 2), 0
+                    self._send(asking, request)
+                    continue
+                ceiling_ms = self._settings.provider_retry_max_delay_ms
+                delay_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
+                if delay_ms is None:
+                    return final_error(attempt, error, max_retry_after_ms=ceiling_ms)
+                await trio.sleep(delay_ms / 1000)
+            else:
+                asking.calls.append(self._call(asking, source, "completed", answer=answer))
+                self._gauge.reported(fixed + message_tokens(request.messages[0]), answer.usage.prompt)
+                return answer
+
+    def _request(self, source: Source, earlier: Earlier | None, room: int) -> ModelRequest:
+        text = transcript(source.rows, None if earlier is None else earlier.text, most=room)
+        return ModelRequest(
+            model_id=self._setup.model.model_id,
+            system=self._setup.prompt,
+            messages=[MessageRecord(role="user", content=text)],
+            max_output_tokens=self._setup.max_output_tokens,
+        )
+
+    async def _attempt(self, asking: _Asking, request: ModelRequest, turn_round: int) -> Answer:
+        fold = Fold(f"summary_{turn_round}", taken=())
+        idle_s = self._settings.provider_idle_timeout_ms / 1000
+        with trio.move_on_after(idle_s) as silence:
+            async with self._setup.upstream.stream(request) as items:
+                async for item in items:
+                    silence.deadline = trio.current_time() + idle_s
+                    fold.add(item)
+                    asking.usage = fold.usage
+        if silence.cancelled_caught:
+            raise ModelError(f"the provider was silent for {idle_s:g} s", kind="silence", retryable=True)
+        return fold.finish()
+
+    def _send(self, asking: _Asking, request: ModelRequest) -> None:
+        self._keep_request(asking)
+        saved = SentRequests(self._known_blobs, self._setup.model)
+        asking.value, blobs = saved.save(request)
+        asking.requests.append(saved)
+        asking.blobs += blobs
+        asking.first = len(asking.calls)
+
+    def _keep_request(self, asking: _Asking) -> None:
+        """The first call of a request holds it."""
+        if asking.first < len(asking.calls):
+            call = asking.calls[asking.first]
+            asking.calls[asking.first] = msgspec.structs.replace(call, request=Raw(asking.value))
+
+    def _call(
+        self,
+        asking: _Asking,
+        source: Source,
+        state: Literal["completed", "failed", "cancelled"],
+        *,
+        answer: Answer | None = None,
+        error: ModelError | None = None,
+    ) -> ModelCallRecord:
+        at_ms = self._entropy.now_ms()
+        began_ms, asking.began_ms = asking.began_ms, None
+        said = None if answer is None else {"text": answer.text, "truncated": answer.truncated}
+        return ModelCallRecord(
+            round=max(len(asking.requests) - 1, 0),
+            state=state,
+            request_sequence=source.to_sequence,
+            response=Raw(msgspec.json.encode(said)),
+            usage=asking.usage if answer is None else answer.usage,
+            finish_reason=None if answer is None else answer.finish_reason or None,
+            response_model=None if answer is None else answer.response_model,
+            failure_kind=None if error is None else error.kind,
+            failure_detail=None if error is None else str(error),
+            started_at_ms=at_ms if began_ms is None else began_ms,
+            completed_at_ms=at_ms,
+        )
+
+    def _judge(
+        self, outcome: Answer | ModelError, source: Source, earlier: Earlier | None
+    ) -> tuple[NewSummary | None, CompactOutput]:
+        if isinstance(outcome, ModelError):
+            return None, CompactOutput(outcome="failed", error=str(outcome))
+        if not outcome.text.strip():
+            return None, CompactOutput(outcome="empty", error="the summarizer said nothing")
+        missing = stands_for(earlier, source.rows)
+        tokens = text_tokens(summary_text(outcome.text, "", missing))
+        replaced = source.tokens + (0 if earlier is None else text_tokens(earlier.text))
+        if tokens >= replaced:
+            text = f"the summary has {tokens} tokens, no less than the {replaced} that it would replace"
+            return None, CompactOutput(outcome="useless", error=text)
+        summary = NewSummary(
+            supersedes=0 if earlier is None else earlier.sequence,
+            from_sequence=source.rows[0].sequence if earlier is None else earlier.from_sequence,
+            to_sequence=source.to_sequence,
+            message_count=len(source.rows),
+            missing_messages=missing.messages,
+            missing_requests=missing.requests,
+            text=outcome.text,
+            input_tokens=replaced,
+            summary_tokens=tokens,
+        )
+        number = summary.supersedes + 1
+        return summary, CompactOutput(
+            outcome="summarized", summary=number, to_sequence=source.to_sequence, summary_tokens=tokens
+        )

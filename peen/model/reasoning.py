@@ -1,0 +1,49 @@
+"""Reasoning that goes back to the provider it came from, byte for byte, and to nobody else. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from peen.wire.worker import NOTHING, MessageRecord, ProviderReasoning
+
+
+class _Item(Struct, frozen=True):
+    type: str = ""
+
+
+_encode: Final = msgspec.json.encode
+_decode: Final = msgspec.json.Decoder(ProviderReasoning).decode
+_decode_item: Final = msgspec.json.Decoder(_Item).decode
+
+
+def kept_reasoning(items: Sequence[Raw], *, upstream: str, model: str) -> Raw:
+    """`items` with the place they belong to, as a message keeps them; NOTHING where there are none."""
+    if not items:
+        return NOTHING
+    return Raw(_encode(ProviderReasoning(upstream=upstream, model=model, items=list(items))))
+
+
+def items_for(message: MessageRecord, *, upstream: str, model: str) -> list[Raw]:
+    """What `message` keeps for this upstream and model, each item exactly as it came; empty if that is nothing."""
+    if message.provider_reasoning == NOTHING:
+        return []
+    try:
+        kept = _decode(message.provider_reasoning)
+    except msgspec.DecodeError:  # of a release that keeps it in another form
+        return []
+    return kept.items if (kept.upstream, kept.model) == (upstream, model) else []
+
+
+def type_of(item: Raw) -> str:
+    """The `type` of an item, empty if it has none.
+
+    An upstream that keeps its name may come to speak another dialect, which must not send what it does not know.
+    """
+    try:
+        return _decode_item(item).type
+    except msgspec.DecodeError:
+        return ""
