@@ -21,8 +21,8 @@ class Start:
     """The point from which the loop goes on.
 
     `turn_round` is the round to work on. With `answer` its model has answered and `results` (by position of the call)
-    are there already; without it, the model is asked. `is_begun` says that the round was begun before, so that only the
-    claim of its model or compaction step is renewed. `compaction` is one that was cut off: it is done as it was begun.
+    are there already; without it, the model is asked. `is_begun` says that the round was begun before, so that only
+    its model or compaction step is claimed. `compaction` is one that was cut off: it is done as it was begun.
     `is_compacted` says that the round has had its compaction, whatever came of that. `unshown` are images of the round
     before it that have not been shown yet.
     """
@@ -47,19 +47,18 @@ def starting_point(steps: Iterable[SavedStep]) -> Start:
     answers: dict[int, ModelOutput] = {}
     results: dict[int, dict[int, ToolOutput]] = {}
     begun: set[int] = set()
-    prepared: set[int] = set()  # a used-up budget keeps the model step of such a round from being begun
     compactions: dict[int, SavedStep] = {}
     for saved in steps:
         number, _, rest = saved.step.removeprefix("r").partition(".")
         if not number.isdecimal():
             continue
         turn_round = int(number)
-        if rest == "model":
+        if rest == "prepare":
+            begun.add(turn_round)  # perhaps no more than that: a used-up budget keeps its model step from beginning
+        elif rest == "model":
             begun.add(turn_round)
             if saved.state == "completed":
                 answers[turn_round] = _decode_answer(saved.output)
-        elif rest == "prepare":
-            prepared.add(turn_round)
         elif rest == "compact":
             begun.add(turn_round)
             compactions[turn_round] = saved
@@ -80,7 +79,7 @@ def starting_point(steps: Iterable[SavedStep]) -> Start:
         is_begun=upcoming in begun,
         compaction=_decode_compaction(compaction.given) if compaction is not None and not is_over else None,
         is_compacted=is_over,
-        unshown=[] if upcoming in begun | prepared else read_images(done),
+        unshown=[] if upcoming in begun else read_images(done),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from uuid import UUID
 
@@ -23,13 +24,15 @@ from peen.context.pictures import shown_image
 from peen.errors import ModelError
 from peen.execution.decide import ModelOutput, ReadImage, ToolOutput
 from peen.execution.restore import starting_point
+from peen.model.stream import UsageReported
 from peen.session import resumption
 from peen.session.acceptance import accept_queued, fence
 from peen.session.recovery import recover
+from peen.session.spending import Terms
 from peen.store import executions, images, turns
 from peen.testing.faults import Faults, SimulatedCrash
 from peen.turn.actor import TurnActor
-from peen.wire.worker import ImageRef, MessageRecord, ResumeTurn, SavedStep
+from peen.wire.worker import ImageRef, MessageRecord, ResumeTurn, SavedStep, Usage
 
 TURN = str(uuid(3001))
 
@@ -186,14 +189,20 @@ SCRIPT: tuple[Attempt, ...] = (
 async def crash(file: object, plan: Faults) -> str | None:
     """A turn until a planned death, or to its end."""
     state = None
+    with capture_logs(), suppress_crash():
+        async with engine(*SCRIPT, file=file, faults=plan) as own:  # type: ignore[arg-type]
+            state = (await own.run_turn("go")).state
+    return state
+
+
+@contextmanager
+def suppress_crash() -> Iterator[None]:
+    """A planned death ends what is inside, and nothing else."""
     try:
-        with capture_logs():
-            async with engine(*SCRIPT, file=file, faults=plan) as own:  # type: ignore[arg-type]
-                state = (await own.run_turn("go")).state
+        yield
     except BaseException as death:
         if not holds(death, SimulatedCrash):
             raise
-    return state
 
 
 async def resume(own: Engine) -> None:
@@ -409,4 +418,35 @@ def test_a_round_that_was_prepared_has_shown_its_images_although_its_model_step_
 
     assert starting_point(steps).unshown == [seen.image]
     assert starting_point([*steps, prepared]).unshown == []
-    assert not starting_point([*steps, prepared]).is_begun
+    assert starting_point([*steps, prepared]).is_begun
+
+
+async def test_after_a_crash_of_a_session_without_budget_the_turn_fails_and_shows_its_image_once() -> None:
+    used: Attempt = [*asks(("photograph", work("a.png"))), UsageReported(Usage(prompt=60, completion=40))]
+    terms = Terms(max_tokens=100)
+    resumed = 0
+    for number in range(1, 100):
+        file, state = await made_before(), None
+        with capture_logs(), suppress_crash():
+            async with engine(used, file=file, faults=Faults.crash_after_commit(number), terms=terms) as own:
+                state = (await own.run_turn("go")).state
+        if state == "failed":
+            assert resumed == 1  # the commit with the tool's result is the last before the end
+            return
+        async with engine(file=file, seed=2, terms=terms) as own:
+            with capture_logs():
+                await recover(own.db, own.entropy)
+                stored = transcript(own.db, own.home)
+                if [row.message.role for row in stored[1:3]] != ["assistant", "tool"]:
+                    continue  # the model has not answered, or the call is still to be made
+                if own.db.reader.rows("SELECT 1 FROM turn WHERE state = 'failed'"):
+                    continue
+                await resume(own)
+            resumed += 1
+
+            assert shown(own) == [shown_image("a.png", ref(PNG))], number
+            name, data = frames(own.db, own.home)[-1]
+            assert (name, data["reason"]) == ("turn.failed", "budgetReached"), number
+            assert own.upstream.requests == [], number
+            check_sequences(own.db.reader)
+    raise AssertionError("there was always another commit to crash at")
