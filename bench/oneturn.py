@@ -102,6 +102,9 @@ class Nowhere:
     async def history(self, request: HistoryPage) -> HistoryRows:
         raise AssertionError("the whole history came with the admission")
 
+    async def blob(self, digest: bytes) -> bytes:
+        raise AssertionError("nothing is read back here")
+
     async def restore(self, request: RestoreExecution) -> RestoredExecution:
         raise AssertionError("nothing is resumed here")
 

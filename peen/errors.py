@@ -222,7 +222,8 @@ class WorkerFailed(PeenError):
 class ModelError(PeenError):
     """A model call failed. `kind` is one word for log and turn reason; `retryable` says if it may be repeated.
 
-    `retry_after_ms` is the wait that the provider asked for, if it named one.
+    `retry_after_ms` is the wait that the provider asked for, if it named one. `images` are the hashes (SHA-256, hex) of
+    images that the error points to.
     """
 
     code = "MODEL_ERROR"
@@ -239,3 +240,4 @@ class ModelError(PeenError):
         super().__init__(message)
         self.kind, self.retryable, self.http_status = kind, retryable, status
         self.retry_after_ms = retry_after_ms
+        self.images: tuple[str, ...] = ()

@@ -36,10 +36,12 @@ from peen.store.database import Database, Tx
 from peen.store.opening import open_database
 from peen.wire.client import MessageSend, content_digest
 from peen.wire.worker import (
+    BlobPiece,
     CommitSteps,
     Committed,
     EmitEvents,
     Emitted,
+    FetchBlob,
     HistoryPage,
     HistoryRows,
     LeasesRenewed,
@@ -77,6 +79,9 @@ class EmbeddedJournal:
 
     async def commit(self, request: CommitSteps) -> Committed:
         return await self._call("steps.commit", request, Committed)
+
+    async def blob(self, digest: bytes) -> bytes:
+        return (await self._call("blobs.fetch", FetchBlob(digest=digest), BlobPiece)).data
 
     async def renew(self, request: RenewLeases) -> LeasesRenewed:
         return await self._call("leases.renew", request, LeasesRenewed)
@@ -121,9 +126,8 @@ async def open_execution(db: Database, number: int) -> tuple[WorkerCalls, Sessio
         generations.starting(tx, generation_id.bytes, pid=1, process_started=1, at_ms=at_ms)
         generations.ready(tx, generation_id.bytes)
         message = MessageSend(id=str(entropy.uuid4()), session_id=str(new_id), message="go")
-        accept(
-            tx, session.no, Acceptance(message, content_digest(message), entropy.uuid4().bytes, turn_id.bytes, at_ms)
-        )
+        accepted = Acceptance(message, content_digest(message), entropy.uuid4().bytes, turn_id.bytes, at_ms, blobs)
+        accept(tx, session.no, accepted)
         return Writer(session.no, generation_no, blobs)
 
     writer = await db.write(prepare)

@@ -10,7 +10,7 @@ import click
 
 from peen.cli.elsewhere import Elsewhere
 from peen.cli.ends import NO_CONTROLLER, UNFINISHED, CommandEnds, NotSent, ServesOthers
-from peen.cli.order import Form, Order, absolute, parse_timeout_s, read_prompt
+from peen.cli.order import Form, Order, absolute, parse_timeout_s, read_images, read_prompt
 from peen.cli.screen import Screen
 from peen.cli.startup import load
 from peen.control.lock import LockInfo, read_lock
@@ -27,11 +27,18 @@ RETRY_S: Final = 0.05
 @click.argument("prompt", required=False)
 @click.option("-w", "--workspace", metavar="DIR", default=".", help="Directory to work in (default: this one).")
 @click.option("-m", "--model", metavar="MODEL", help="Model for this turn, as upstream/model.")
+@click.option("--image", "images", metavar="F", multiple=True, help="An image to send along; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the answer alone.")
 @click.option("--stream-json", is_flag=True, help="Print every frame as one line of JSON.")
 @click.option("--timeout", metavar="D", help="Give up after this long, such as 90s or 10m.")
 def exec_(
-    prompt: str | None, workspace: str, model: str | None, as_json: bool, stream_json: bool, timeout: str | None
+    prompt: str | None,
+    workspace: str,
+    model: str | None,
+    images: tuple[str, ...],
+    as_json: bool,
+    stream_json: bool,
+    timeout: str | None,
 ) -> int:
     """Run one turn and print its answer.
 
@@ -50,16 +57,18 @@ def exec_(
         None if sys.stdin is None else sys.stdin.buffer,
         is_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
+    settings = load()
     order = Order(
         frame_id=str(entropy.uuid4()),
         prompt=text,
         workspace=absolute(workspace),
         model=model,
+        images=read_images(images, max_images=settings.max_images_per_message, max_bytes=settings.max_image_bytes),
         deadline_s=None if timeout_s is None else entropy.monotonic_s() + timeout_s,
     )
     screen = Screen.of_process(form, entropy)
     try:
-        return carry_out(order, load(), screen, entropy)
+        return carry_out(order, settings, screen, entropy)
     finally:
         screen.clear()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Literal
 
 from peen.cli.ends import REFUSED, CommandEnds
 from peen.duration import parse_duration_ms
-from peen.wire.client import MessageSend
+from peen.wire.client import MessageSend, SentImage
 
 Form = Literal["text", "json", "stream-json"]
 """What standard output gets: the answer alone, one JSON document, or every frame on a line."""
@@ -29,9 +30,33 @@ class Order:
     workspace: str
     model: str | None
     deadline_s: float | None
+    images: tuple[SentImage, ...] = ()
 
     def message(self, session_id: str) -> MessageSend:
-        return MessageSend(id=self.frame_id, session_id=session_id, message=self.prompt, model=self.model)
+        return MessageSend(
+            id=self.frame_id, session_id=session_id, message=self.prompt, model=self.model, images=self.images
+        )
+
+
+def read_images(paths: Sequence[str], *, max_images: int, max_bytes: int) -> tuple[SentImage, ...]:
+    """The images to send. Raises: CommandEnds (exit 2) naming the file that cannot be sent, and why."""
+    if len(paths) > max_images:
+        raise CommandEnds(
+            f"--image: at most {max_images} images go with a message (PEEN_MAX_IMAGES_PER_MESSAGE)", REFUSED
+        )
+    return tuple(_read_image(path, max_bytes) for path in paths)
+
+
+def _read_image(path: str, max_bytes: int) -> SentImage:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise ValueError(f"is larger than {max_bytes} bytes (PEEN_MAX_IMAGE_BYTES)")
+        return SentImage.of(data)
+    except (OSError, ValueError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else problem
+        raise CommandEnds(f"--image {path}: {why}", REFUSED) from problem
 
 
 def read_prompt(argument: str | None, stdin: BinaryIO | None, *, is_terminal: bool) -> str:

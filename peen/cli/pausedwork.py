@@ -153,7 +153,8 @@ def remedy(refused: CallRefused, session_id: str) -> str:
 
 
 def _waiting_text(view: ExecutionView, message: WaitingMessage) -> str:
-    return f"{message.request_id}  stopRevision {view.stop_revision}  {_cut(message.message.encode())}"
+    images = "".join(f" [image {image.media_type}, {image.size_bytes} bytes]" for image in message.images or ())
+    return f"{message.request_id}  stopRevision {view.stop_revision}  {_cut(message.message.encode())}{images}"
 
 
 def _cut(content: bytes) -> str:

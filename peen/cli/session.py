@@ -212,6 +212,9 @@ def _message_lines(message: Message) -> list[str]:
     lines += [f"    {printable(line)}" for line in text[:_SHOWN_LINES]]
     if len(text) > _SHOWN_LINES:
         lines.append(f"    … {len(text) - _SHOWN_LINES} more lines")
+    for image in message.images or ():
+        refused = "" if image.refused is None else f", refused: {printable(image.refused)}"
+        lines.append(f"    [image {image.media_type}, {image.size_bytes} bytes, {image.sha256[:12]}{refused}]")
     for call in message.tool_calls or ():
         arguments = bytes(call.arguments).decode("utf-8", "replace")
         lines.append(f"    > {printable(call.name)} {printable(arguments)[:_SHOWN_CHARACTERS]}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from peen.context.count import text_tokens
+from peen.context.pictures import describe
 from peen.context.turns import StoredTurn, stored_turns
 from peen.context.units import Unit
 from peen.wire.summary import StandsFor, transcript_text
@@ -125,6 +126,8 @@ def _message_lines(message: MessageRecord, names: dict[str | None, str], cut: in
         return
     if message.content.strip():
         yield f"{message.role}: {shortened(message.content, cut)}"
+    for image in message.images:
+        yield f"image: {describe(image)}"
     for call in message.tool_calls or ():
         names[call.id] = call.name
         yield f"call of {call.name}: {shortened(bytes(call.arguments).decode(), cut)}"

@@ -10,6 +10,8 @@ from peen.wire.worker import NOTHING, MessageRecord
 
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its texts."""
+IMAGE_TOKENS: Final = 1500
+"""What an image costs, whatever its bytes: providers count by width and height, and scale down what would be more."""
 TOOL_TOKENS: Final = 8
 BYTES_PER_TOKEN: Final = 4
 """Of reasoning that a provider wants back."""
@@ -62,6 +64,7 @@ def message_tokens(message: MessageRecord) -> int:
     Reasoning that is only shown is no part of that. What is kept may be encrypted: its bytes are all that is known.
     """
     tokens = MESSAGE_TOKENS + text_tokens(message.content) + text_tokens(message.tool_call_id or "")
+    tokens += IMAGE_TOKENS * len(message.images)
     for call in message.tool_calls or ():
         tokens += text_tokens(call.id) + text_tokens(call.name) + text_tokens(bytes(call.arguments).decode())
     if message.provider_reasoning != NOTHING:

@@ -10,7 +10,7 @@ from peen.context.count import message_tokens
 from peen.context.turns import stored_turns
 from peen.context.units import Unit, note, plan_drop, without
 from peen.wire.summary import SUMMARY_KIND
-from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
+from peen.wire.worker import HistoryMessage, ImageRef, MessageRecord, ToolCallRecord
 
 
 class Conversation:
@@ -28,12 +28,18 @@ class Conversation:
         self._units: list[Unit] = []
         self._messages: list[MessageRecord] = []
         self._call_ids: set[str] = set()
+        self._images: dict[str, ImageRef] = {}
         self._counted: dict[int, tuple[MessageRecord, int]] = {}  # messages that are on their way
         self._summary: Unit | None = None
         self.tokens = 0
         """What all messages count together."""
         self._asked: dict[tuple[int, str | None], ToolCallRecord] = {}
         """Calls of stored turns, by turn and id: a late result may stand behind other turns."""
+
+    @property
+    def images(self) -> Collection[ImageRef]:
+        """The images of the messages, each once. Those of what a summary or a note stands for are not among them."""
+        return self._images.values()
 
     @property
     def call_ids(self) -> Collection[str]:
@@ -122,6 +128,7 @@ class Conversation:
             self._counted.pop(id(message), None)
         self._units.append(Unit(messages, tokens, through))
         self._messages.extend(messages)
+        self._images |= _images_of(messages)
         self.tokens += tokens
 
     def _count(self, message: MessageRecord) -> int:
@@ -136,6 +143,7 @@ class Conversation:
         shown = [*([] if self._summary is None else [self._summary]), *units]
         # A new list: whoever holds the old one has what was sent.
         self._messages = [message for unit in shown for message in unit.messages]
+        self._images = _images_of(self._messages)
         self.tokens = sum(unit.tokens for unit in shown)
 
     def _add_turn(self, rows: Sequence[HistoryMessage], through: int) -> None:
@@ -175,6 +183,10 @@ class Conversation:
 def _is_blank(message: MessageRecord) -> bool:
     """White space alone says nothing, and providers refuse a message that says nothing."""
     return not message.content.strip()
+
+
+def _images_of(messages: Iterable[MessageRecord]) -> dict[str, ImageRef]:
+    return {image.sha256: image for message in messages for image in message.images}
 
 
 def _late_result(result: MessageRecord, call: ToolCallRecord | None) -> MessageRecord:

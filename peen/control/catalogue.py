@@ -76,6 +76,13 @@ class Catalogue:
         """Raises: ValidationFailed for a model that no upstream offers."""
         self._models.resolve(name)
 
+    def takes_images(self, name: str) -> bool:
+        """Whether a model can be shown an image. One that is not known yet may turn out to be no such model."""
+        try:
+            return self._models.resolve(name)[1].image_input
+        except ValidationFailed:
+            return True
+
     async def find(self, name: str | None) -> str:
         """Name of the model that a message means; where a provider was down that is asked again, within seconds.
 

@@ -104,6 +104,8 @@ async def controller(
                 client_limits=ClientLimits(
                     max_message_bytes=settings.max_message_bytes,
                     max_system_prompt_bytes=settings.max_system_prompt_bytes,
+                    max_images_per_message=settings.max_images_per_message,
+                    max_image_bytes=settings.max_image_bytes,
                 ),
             )
             async with _control_api(settings, core, hub, stop, tcp=tcp) as address:

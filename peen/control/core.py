@@ -197,10 +197,12 @@ async def _assemble(
     policy = WorkspacePolicy(settings.workspace_root, settings.state_dir, settings.config_dir)
     household = Household(
         database=database,
+        blobs=blobs,
         pump=pump,
         workers=_SessionWorkers(database, supervisor, policy.check_again, catalogue),
         entropy=entropy,
         check_model=catalogue.check,
+        takes_images=catalogue.takes_images,
         default_model=catalogue.default,
         queue_capacity=settings.max_queued_user_messages,
         turn_limit=trio.CapacityLimiter(settings.max_concurrent_turns),

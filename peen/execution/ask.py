@@ -12,27 +12,33 @@ import structlog
 import trio
 from msgspec import Raw
 
+from peen.context.pictures import describe
+from peen.context.projection import Conversation
 from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.execution import limits
 from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
 from peen.execution.keeper import ContextKeeper
+from peen.execution.pictures import Pictures
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
+from peen.model.images import refused_images
 from peen.model.price import Prices
 from peen.model.reasoning import kept_reasoning
 from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ModelCallRecord, WorkerSettings
+from peen.wire.worker import ImageRef, MessageRecord, ModelCallRecord, RefusedImage, WorkerSettings
 
 log = structlog.get_logger(__name__)
 
 _encode: Final = msgspec.json.encode
 
+MAX_REASON: Final = 300
+"""Characters of why an image was refused, as the note in its place says it."""
 MAX_SHORTENED: Final = 2
 """How often a request that is too long is tried again with less."""
 
@@ -60,11 +66,13 @@ class Asker:
         blocks: Blocks,
         steps: Steps,
         sent: SentRequests,
+        pictures: Pictures,
         entropy: Entropy,
     ) -> None:
         self._setup, self._keeper, self._blocks = setup, keeper, blocks
         self._conversation = keeper.conversation
         self._steps, self._sent, self._entropy = steps, sent, entropy
+        self._pictures = pictures
         self._fold = Fold("")  # of the latest attempt
 
     async def answer(self, turn_round: int) -> Done[ModelOutput]:
@@ -75,7 +83,7 @@ class Asker:
         refuses as too long is followed by a shorter one, `MAX_SHORTENED` times.
         """
         audits: list[ModelCallRecord] = []
-        request, first = self._request(), 0
+        request, first = await self._request(), 0
         shortened = 0
         streaming = Streaming(self._blocks, self._steps.emit)
         done: Done[ModelOutput] | None = None
@@ -91,7 +99,7 @@ class Asker:
                     self._blocks.close()
                     audits.append(self._failed_call(turn_round, error, began_ms))
                     if shortened < MAX_SHORTENED and self._shorten(attempt, error, streaming):
-                        request, first, shortened = self._request(), len(audits), shortened + 1
+                        request, first, shortened = await self._request(), len(audits), shortened + 1
                     else:
                         done = await self._after_failure(attempt, error, streaming, audits)
                 else:
@@ -107,7 +115,7 @@ class Asker:
         done.calls[first] = msgspec.structs.replace(done.calls[first], request=Raw(value))
         return done
 
-    def _request(self) -> ModelRequest:
+    async def _request(self) -> ModelRequest:
         return ModelRequest(
             model_id=self._setup.model.model_id,
             system=self._setup.prompt,
@@ -115,6 +123,7 @@ class Asker:
             tools=self._setup.tools,
             max_output_tokens=self._setup.settings.output_reserve_tokens,
             reasoning_effort=self._setup.reasoning_effort,
+            images=await self._pictures.of(self._conversation.images),
         )
 
     def _shorten(self, attempt: int, error: ModelError, streaming: Streaming) -> bool:
@@ -155,8 +164,9 @@ class Asker:
             return Done(output=output, calls=audits, failed=True)
         if delay_ms is None:
             last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
-            output = ModelOutput(error_kind=error.kind, error=str(last))
-            return Done(output=output, calls=audits, failed=True)
+            refused = _refused(error, self._conversation)
+            output = ModelOutput(error_kind=error.kind, error=f"{last}{_about(refused)}")
+            return Done(output=output, calls=audits, failed=True, refused_images=[said for _, said in refused])
         log.info("model call failed, trying again", kind=error.kind, attempt=attempt, delay_ms=delay_ms)
         self._show_retry(attempt, retry_reason(error), error, delay_ms, streaming)
         await trio.sleep(delay_ms / 1000)
@@ -225,6 +235,27 @@ class Asker:
             started_at_ms=began_ms,
             completed_at_ms=self._entropy.now_ms(),
         )
+
+
+def _refused(error: ModelError, conversation: Conversation) -> list[tuple[ImageRef, RefusedImage]]:
+    """Images that the provider does not take, each with what is recorded of it."""
+    if not conversation.images:
+        return []
+    reason = _cut(str(error))
+    found = refused_images(error, conversation.messages)
+    return [(image, RefusedImage(sha256=image.sha256, reason=reason)) for image in found]
+
+
+def _about(refused: Sequence[tuple[ImageRef, RefusedImage]]) -> str:
+    """What that means for the turns that follow."""
+    if not refused:
+        return ""
+    names = ", ".join(f"{image.sha256[:12]} ({describe(image)})" for image, _ in refused)
+    return f" (refused image {names}: a note stands in its place from now on)"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}…"
 
 
 def reply_message(output: ModelOutput, model: str) -> MessageRecord:

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Raw, Struct
 
 from peen.execution.limits import REASON
-from peen.wire.worker import NOTHING, Terminal, ToolCallRecord, Usage
+from peen.wire.worker import NOTHING, ImageRef, Terminal, ToolCallRecord, Usage
 
 AGENT_RUN = "agentRun"
 
@@ -29,12 +29,20 @@ class ModelOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     error: str = ""
 
 
+class ReadImage(Struct, frozen=True, kw_only=True, rename="camel"):
+    """An image file that a tool has read: it is shown to the model when the round is over."""
+
+    path: str
+    image: ImageRef
+
+
 class ToolOutput(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Saved output of a tool step. `seen` is what the call taught the read-before-change ledger."""
 
     content: str
     is_error: bool = False
     seen: Raw = Raw(b"null")
+    image: ReadImage | None = None
 
 
 class CompactGiven(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -38,6 +38,9 @@ class Journal(Protocol):
     async def commit(self, request: CommitSteps) -> Committed:
         """End steps, write what they produced, begin others, in one transaction."""
 
+    async def blob(self, digest: bytes) -> bytes:
+        """The bytes of a blob of the session, as they are stored. Raises: PeenError if there is no such blob."""
+
     async def renew(self, request: RenewLeases) -> LeasesRenewed:
         """Keep the leases of an execution and of the steps that it runs."""
 

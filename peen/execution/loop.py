@@ -10,13 +10,15 @@ from typing import Final, Protocol
 import msgspec
 import trio
 
+from peen.context.pictures import shown_image
 from peen.context.projection import Conversation
 from peen.execution import decide, limits
 from peen.execution.ask import reply_message
 from peen.execution.blocks import Blocks, event
-from peen.execution.decide import CompactOutput, Dispatch, Finish, ModelOutput, ToolOutput
+from peen.execution.decide import CompactOutput, Dispatch, Finish, ModelOutput, ReadImage, ToolOutput
 from peen.execution.keeper import ContextKeeper
-from peen.execution.restore import BEGINNING, Start
+from peen.execution.pictures import Pictures
+from peen.execution.restore import BEGINNING, Start, read_images
 from peen.execution.steps import MODEL, NOTHING, Done, Next, Step, Steps
 from peen.wire.worker import EventRecord, MessageRecord, Terminal, ToolCallRecord
 
@@ -40,7 +42,9 @@ class _Batch:
         self.reply, self.calls, self.lanes = reply, calls, lanes
         self.waiting: Iterator[int] = iter(range(len(calls)))
         self.results: dict[int, MessageRecord] = {}
+        self.outputs: dict[int, ToolOutput] = {}
         self.follows: dict[int, int | None] = {}
+        self.shown: list[MessageRecord] = []  # images that the calls have read
 
 
 class AgentLoop:
@@ -54,6 +58,7 @@ class AgentLoop:
         blocks: Blocks,
         ask: Callable[[int], Awaitable[Done[ModelOutput]]],
         tools: ToolRunner,
+        pictures: Pictures,
         model: str,
         round_limit: int,
         parallelism: int,
@@ -61,6 +66,7 @@ class AgentLoop:
         self._steps, self._keeper, self._blocks = steps, keeper, blocks
         self._conversation: Conversation = keeper.conversation
         self._ask, self._tools, self._model = ask, tools, model
+        self._pictures = pictures
         self._round_limit, self._parallelism = round_limit, parallelism
 
     async def run(self, start: Start = BEGINNING, *, note: MessageRecord | None = None) -> Terminal:
@@ -74,7 +80,9 @@ class AgentLoop:
             await self._finish_round(first, start.answer, start.results)
             first += 1
         elif not start.is_begun:
-            await self._steps.commit(self._next_round(first))
+            shown = _shown(start.unshown)
+            await self._steps.commit(self._next_round(first, shown=shown))
+            self._add_shown(shown)
         if note is not None:
             self._conversation.add(note)
         self._add_delivered()  # what had waited and came with the round that was begun here
@@ -127,9 +135,14 @@ class AgentLoop:
     async def _finish_round(self, turn_round: int, output: ModelOutput, saved: Mapping[int, ToolOutput]) -> None:
         """Run the calls that have no result yet; afterwards the next round has begun."""
         reply = reply_message(output, self._model)
-        results = await self._run_tools(turn_round, _Batch(reply, output.calls, lanes=self._parallelism), saved)
-        self._conversation.add_exchange(reply, results)
+        batch = await self._run_tools(turn_round, _Batch(reply, output.calls, lanes=self._parallelism), saved)
+        self._conversation.add_exchange(reply, [batch.results[at] for at in range(len(output.calls))])
+        self._add_shown(batch.shown)
         self._add_delivered()
+
+    def _add_shown(self, shown: Sequence[MessageRecord]) -> None:
+        for message in shown:
+            self._conversation.add(message)
 
     def _add_delivered(self) -> None:
         for message in self._steps.take_delivered():
@@ -149,15 +162,16 @@ class AgentLoop:
                 begin = [self._tool_step(turn_round, i, call) for i, call in enumerate(calls[: self._parallelism])]
                 return Next(events=[_use_event(call) for call in calls], begin=begin)
 
-    async def _run_tools(self, turn_round: int, batch: _Batch, saved: Mapping[int, ToolOutput]) -> list[MessageRecord]:
-        """Results of all calls, in the order of the calls; each new one is committed as soon as it is there."""
+    async def _run_tools(self, turn_round: int, batch: _Batch, saved: Mapping[int, ToolOutput]) -> _Batch:
+        """Results of all calls; each new one is committed as soon as it is there."""
         calls = batch.calls
         batch.results |= {index: result_message(calls[index], output) for index, output in saved.items()}
+        batch.outputs |= saved
         batch.waiting = (index for index in range(len(calls)) if index not in saved)
         async with trio.open_nursery() as nursery:
             for first in itertools.islice(batch.waiting, batch.lanes):
                 nursery.start_soon(self._lane, turn_round, batch, first)
-        return [batch.results[i] for i in range(len(calls))]
+        return batch
 
     async def _lane(self, turn_round: int, batch: _Batch, first: int) -> None:
         index: int | None = first
@@ -169,13 +183,14 @@ class AgentLoop:
 
     def _after_tool(self, turn_round: int, batch: _Batch, index: int, done: Done[ToolOutput]) -> Next:
         """The commit that ends a call begins the next one of its lane or, after the last call, the next round."""
-        batch.results[index] = done.messages[0]
+        batch.results[index], batch.outputs[index] = done.messages[0], done.output
         batch.follows[index] = upcoming = next(batch.waiting, None)
         if upcoming is not None:
             return Next(begin=(self._tool_step(turn_round, upcoming, batch.calls[upcoming]),))
         if len(batch.results) < len(batch.calls):
             return NOTHING
-        return self._next_round(turn_round + 1, [batch.reply, *batch.results.values()])
+        batch.shown = _shown(read_images(batch.outputs))
+        return self._next_round(turn_round + 1, [batch.reply, *batch.results.values()], shown=batch.shown)
 
     async def _call_tool(self, call: ToolCallRecord) -> Done[ToolOutput]:
         output = await self._tools.call(call)
@@ -184,14 +199,17 @@ class AgentLoop:
             "callId": call.id, "name": call.name, "content": output.content, "isError": output.is_error
         }  # fmt: skip
         shown = self._blocks.tool_result(call.id, output.content, is_error=output.is_error)
-        return Done(output=output, messages=[message], events=[*shown, event("tool.result", result)])
+        blobs = [] if output.image is None else [self._pictures.blob(output.image.image)]
+        return Done(output=output, messages=[message], events=[*shown, event("tool.result", result)], blobs=blobs)
 
-    def _next_round(self, turn_round: int, coming: Sequence[MessageRecord] = ()) -> Next:
+    def _next_round(
+        self, turn_round: int, coming: Sequence[MessageRecord] = (), *, shown: Sequence[MessageRecord] = ()
+    ) -> Next:
         """The round begins with its model step or, if the conversation with what is `coming` is too long, before that
-        with its compaction."""
+        with its compaction. `shown` are images that were read in the round before it; they come behind the rest."""
         prepared = Step(f"r{turn_round}.prepare", "prepare", b"{}")
-        first = self._keeper.due(turn_round, coming) or self._model_step(turn_round)
-        return Next(passed=((prepared, b"{}"),), begin=(first,))
+        first = self._keeper.due(turn_round, [*coming, *shown]) or self._model_step(turn_round)
+        return Next(passed=((prepared, b"{}"),), begin=(first,), opening=shown)
 
     def _model_step(self, turn_round: int) -> Step:
         return Step(f"r{turn_round}.model", MODEL, _encode({"model": self._model, "round": turn_round}))
@@ -205,6 +223,10 @@ class AgentLoop:
 def result_message(call: ToolCallRecord, output: ToolOutput) -> MessageRecord:
     """The tool message of a result."""
     return MessageRecord(role="tool", content=output.content, tool_call_id=call.id, is_error=output.is_error)
+
+
+def _shown(images: Sequence[ReadImage]) -> list[MessageRecord]:
+    return [shown_image(each.path, each.image) for each in images]
 
 
 def _use_event(call: ToolCallRecord) -> EventRecord:

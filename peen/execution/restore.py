@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from peen.execution.decide import CompactGiven, ModelOutput, ToolOutput
+from peen.execution.decide import CompactGiven, ModelOutput, ReadImage, ToolOutput
 from peen.wire.worker import SavedStep
 
 _decode_answer: Final = msgspec.json.Decoder(ModelOutput).decode
@@ -21,9 +21,10 @@ class Start:
     """The point from which the loop goes on.
 
     `turn_round` is the round to work on. With `answer` its model has answered and `results` (by position of the call)
-    are there already; without it, the model is asked. `is_begun` says that the round was begun before, so that only the
-    claim of its model or compaction step is renewed. `compaction` is one that was cut off: it is done as it was begun.
-    `is_compacted` says that the round has had its compaction, whatever came of that.
+    are there already; without it, the model is asked. `is_begun` says that the round was begun before, so that only
+    its model or compaction step is claimed. `compaction` is one that was cut off: it is done as it was begun.
+    `is_compacted` says that the round has had its compaction, whatever came of that. `unshown` are images of the round
+    before it that have not been shown yet.
     """
 
     turn_round: int = 0
@@ -32,6 +33,7 @@ class Start:
     is_begun: bool = False
     compaction: CompactGiven | None = None
     is_compacted: bool = False
+    unshown: list[ReadImage] = field(default_factory=list)
 
 
 BEGINNING: Final = Start()
@@ -51,7 +53,9 @@ def starting_point(steps: Iterable[SavedStep]) -> Start:
         if not number.isdecimal():
             continue
         turn_round = int(number)
-        if rest == "model":
+        if rest == "prepare":
+            begun.add(turn_round)  # perhaps no more than that: a used-up budget keeps its model step from beginning
+        elif rest == "model":
             begun.add(turn_round)
             if saved.state == "completed":
                 answers[turn_round] = _decode_answer(saved.output)
@@ -61,6 +65,7 @@ def starting_point(steps: Iterable[SavedStep]) -> Start:
         elif rest.endswith(".handler") and saved.state == "completed":
             index = int(rest.removeprefix("t").partition(".")[0])
             results.setdefault(turn_round, {})[index] = _decode_result(saved.output)
+    done: dict[int, ToolOutput] = {}
     if answers:
         last = max(answers)
         done = results.get(last, {})
@@ -74,4 +79,10 @@ def starting_point(steps: Iterable[SavedStep]) -> Start:
         is_begun=upcoming in begun,
         compaction=_decode_compaction(compaction.given) if compaction is not None and not is_over else None,
         is_compacted=is_over,
+        unshown=[] if upcoming in begun else read_images(done),
     )
+
+
+def read_images(results: Mapping[int, ToolOutput]) -> list[ReadImage]:
+    """What the calls of a round have read, in the order of the calls."""
+    return [image for index in sorted(results) if (image := results[index].image) is not None]

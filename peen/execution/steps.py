@@ -26,6 +26,7 @@ from peen.wire.worker import (
     MessageRecord,
     ModelCallRecord,
     NewBlob,
+    RefusedImage,
     RenewLeases,
     Terminal,
 )
@@ -62,7 +63,8 @@ class Done(Generic[T]):
     calls: list[ModelCallRecord] = field(default_factory=list)
     failed: bool = False
     blobs: list[NewBlob] = field(default_factory=list)
-    """Parts of the saved values in `calls` that the store has not got yet, as far as is known."""
+    """Images, and parts of the saved values in `calls` that the store has not got yet, as far as is known."""
+    refused_images: list[RefusedImage] = field(default_factory=list)
     recall: Callable[[Collection[bytes]], list[NewBlob]] | None = None
     """Finds the blobs of those values that the store has not got after all."""
     forget: Callable[[], None] | None = None
@@ -76,13 +78,14 @@ class Next:
     """What follows at once, in the same commit.
 
     `passed` are phases with nothing to do, each with its output; `begin` are steps whose work starts as soon as
-    the commit returns; `events` announce them; `terminal` ends the turn, unless messages wait and `otherwise` says how
-    to go on with them.
+    the commit returns; `events` announce them; `opening` are messages of the round that begins; `terminal` ends the
+    turn, unless messages wait and `otherwise` says how to go on with them.
     """
 
     events: Sequence[EventRecord] = ()
     passed: Sequence[tuple[Step, bytes]] = ()
     begin: Sequence[Step] = ()
+    opening: Sequence[MessageRecord] = ()
     terminal: Terminal | None = None
     otherwise: Next | None = None
 
@@ -162,7 +165,9 @@ class Steps:
             calls=done.calls if done is not None else [],
             claims=_claims(following),
             passed=_passed(following),
+            opening=list(following.opening),
             terminal=following.terminal,
+            refused_images=done.refused_images if done is not None else [],
             continuation=(
                 None if otherwise is None else Continuation(claims=_claims(otherwise), passed=_passed(otherwise))
             ),

@@ -31,12 +31,17 @@ _JSON_RANGES = frozenset({"*/*", "application/*", "application/json"})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation. `session`: needs X-Session-ID. `public`: needs no token and answers any Accept."""
+    """One operation.
+
+    `session`: needs X-Session-ID. `public`: needs no token and answers any Accept. `any_accept`: answers any Accept,
+    since what it answers with is not JSON.
+    """
 
     template: tuple[str, ...]
     handler: Handler
     session: bool = False
     public: bool = False
+    any_accept: bool = False
 
 
 class Router:
@@ -45,13 +50,22 @@ class Router:
     def __init__(self) -> None:
         self._routes: dict[tuple[str, ...], dict[str, Route]] = {}
 
-    def add(self, method: str, template: str, handler: Handler, *, session: bool = False, public: bool = False) -> None:
+    def add(
+        self,
+        method: str,
+        template: str,
+        handler: Handler,
+        *,
+        session: bool = False,
+        public: bool = False,
+        any_accept: bool = False,
+    ) -> None:
         """Answer `method` on `template`, such as `/api/v1/session/agents/{agentRunId}`. GET answers HEAD too."""
         segments = _segments(template)
         methods = self._routes.setdefault(segments, {})
         if method in methods:
             raise ValueError(f"{method} {template} has a handler already")
-        methods[method] = Route(segments, handler, session, public)
+        methods[method] = Route(segments, handler, session, public, any_accept)
         if method == "GET":
             methods["HEAD"] = methods["GET"]
 
@@ -133,7 +147,7 @@ async def dispatch(router: Router, api: Any, request: ApiRequest, entropy: Entro
 
 async def _answer(router: Router, api: Any, request: ApiRequest, headers: dict[str, str]) -> ApiResponse:
     route, params = router.match(request.method, request.path)
-    if not route.public:
+    if not (route.public or route.any_accept):
         check_accept(request.headers.get("accept"))
     session_id = parse_session_id(request.headers.get("x-session-id")) if route.session else None
     outcome = route.handler(api, replace(request, params=params, session_id=session_id))

@@ -21,6 +21,7 @@ from peen.model.anthropicstream import MessageTranslator
 from peen.model.anthropicwire import ListedModel, decode_models
 from peen.model.chatwire import ErrorObject
 from peen.model.effort import UNSUPPORTED, fit
+from peen.model.images import named
 from peen.model.reader import MAX_BODY_BYTES, AnswerReader
 from peen.model.refusal import unexpected_page
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
@@ -125,7 +126,7 @@ class AnthropicUpstream:
                 if reply.status == 200:
                     yield await self._events(reply, request)
                     return
-                error = await self._status_error(reply)
+                error = named(await self._status_error(reply), body)
             if not (may_repeat and conversation.has_reasoning and refuses_reasoning(error)):
                 raise error
             log.info("reasoning is not sent again, since the provider refused it", model=request.model_id)

@@ -16,11 +16,12 @@ from msgspec import Raw
 
 from peen.model.anthropicstream import KEPT_TYPES, Kept
 from peen.model.conversation import begins_turn
+from peen.model.images import filled, mark
 from peen.model.reasoning import items_for, type_of
 from peen.model.stream import ModelRequest
 from peen.model.strict import StrictCheck
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 KEPT: Final = 16
 """Conversations whose encoded messages are kept: a root and its children at work. The one used longest ago goes."""
@@ -52,14 +53,14 @@ class MessageBodies:
         self._tools: tuple[Sequence[ToolDefinition], bytes] = ((), b"")
 
     def body(self, request: ModelRequest, conversation: EncodedConversation, head: dict[str, Any]) -> bytes:
-        """The JSON of a request that begins with `head`; `conversation` is its own."""
+        """The JSON of a request that begins with `head`, images in it; `conversation` is its own."""
         parts: list[bytes | bytearray] = [_encode(head)[:-1]]
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))
         if request.system.strip():
             parts += (b',"system":[', _marked(_text(request.system)), b"]")
         parts += (b',"messages":[', *conversation.parts(), b"]}")
-        return b"".join(parts)
+        return filled(b"".join(parts), request.images)
 
     def conversation(self, request: ModelRequest) -> EncodedConversation:
         """What is encoded of this conversation, brought up to its newest message.
@@ -158,7 +159,7 @@ class EncodedConversation:
             case "user":
                 if begins_turn(message):
                     self._thinks = []
-                self._extend("user", [_text(message.content)])
+                self._extend("user", [_text(message.content), *map(_image, message.images)])
 
     def _extend(self, role: Literal["user", "assistant"], blocks: list[bytes]) -> None:
         if self._open and self._open[-1][0] == role:
@@ -218,6 +219,11 @@ def _marked(block: bytes) -> bytes:
 
 def _text(text: str) -> bytes:
     return _encode({"type": "text", "text": text})
+
+
+def _image(image: ImageRef) -> bytes:
+    source = b'{"type":"base64","media_type":"%b","data":"%b"}' % (image.media_type.encode(), mark(image))
+    return b'{"type":"image","source":%b}' % source
 
 
 def _call(call: ToolCallRecord) -> bytes:

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from peen.model.encoded import EncodedConversations
+from peen.model.images import data_url, filled
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 _encode: Final = msgspec.json.encode
 _NOTHING_MORE: Final[Mapping[str, Any]] = {}
@@ -38,7 +39,7 @@ class ChatBodies:
         self._tools: tuple[Sequence[ToolDefinition], bytes] = ((), b"")
 
     def body(self, request: ModelRequest, effort: str | None) -> bytes:
-        """The JSON of a request. Raises: ModelError `invalid_request` as `strict_request_check` does."""
+        """The JSON of a request, images in it. Raises: ModelError `invalid_request` as `strict_request_check` does."""
         encoded = self._conversations.messages(request)
         head: dict[str, Any] = {"model": request.model_id, "stream": self._stream}
         if self._stream:
@@ -55,7 +56,7 @@ class ChatBodies:
         if request.system:
             parts += (_encode({"role": "system", "content": request.system}), b",")
         parts += (encoded, b"]}")
-        return b"".join(parts)
+        return filled(b"".join(parts), request.images)
 
     def _encoded_tools(self, tools: Sequence[ToolDefinition]) -> bytes:
         if self._tools[0] is not tools:
@@ -65,6 +66,9 @@ class ChatBodies:
     def _message(self, message: MessageRecord, model_id: str) -> bytes:
         if message.role == "tool":
             return _encode({"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content})
+        if message.images:
+            parts = [_encode({"type": "text", "text": message.content}), *map(_image, message.images)]
+            return b'{"role":"%b","content":[%b]}' % (message.role.encode(), b",".join(parts))
         said: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.role == "assistant":
             if self._reasoning_of is not None and (reasoning := self._reasoning_of(message, model_id)):
@@ -80,6 +84,10 @@ def arguments_text(call: ToolCallRecord) -> str:
     text = bytes(call.arguments).decode()
     # The model sent no object; it has an error result for that. Servers that read the text want one all the same.
     return text if text.startswith("{") else f'{{"invalid":{text}}}'
+
+
+def _image(image: ImageRef) -> bytes:
+    return b'{"type":"image_url","image_url":{"url":"%b"}}' % data_url(image)
 
 
 def _call(call: ToolCallRecord) -> dict[str, Any]:

@@ -82,6 +82,8 @@ class ErrorObject(Struct, frozen=True):
     message: str | None = None
     type: str | None = None
     code: str | int | None = None
+    param: Any = None
+    """Which part of the request it is about; by some a path in it."""
 
 
 class Chunk(Struct, frozen=True):

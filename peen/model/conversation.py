@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from peen.wire.summary import stands_for, transcript_lines
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 
 class Position(Struct, frozen=True):
@@ -72,6 +72,21 @@ def request_text(messages: Sequence[MessageRecord]) -> str:
         elif asked and message.role != "user":
             break
     return "\n".join(reversed(asked))
+
+
+def turn_images(messages: Sequence[MessageRecord]) -> list[ImageRef]:
+    """Images of what was asked last, and of what has come since, in their order."""
+    start = len(messages)
+    while start and not begins_turn(messages[start - 1]):
+        start -= 1
+    while start and messages[start - 1].role == "user":
+        start -= 1
+    return [image for message in messages[start:] for image in message.images]
+
+
+def describe_images(images: Sequence[ImageRef]) -> str:
+    """Such as `image/png (70 bytes)`, with commas between."""
+    return ", ".join(f"{image.media_type} ({image.size_bytes} bytes)" for image in images)
 
 
 def turn_results(messages: Sequence[MessageRecord]) -> list[CallResult]:

@@ -7,13 +7,21 @@ A request is a few commands: `list [DIR]`, ``read X``, `search WORD [in DIR]`, `
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from peen.model.conversation import position, request_text, to_summarize, turn_results
+from peen.model.conversation import (
+    describe_images,
+    position,
+    request_text,
+    to_summarize,
+    turn_images,
+    turn_results,
+)
 from peen.model.demoreport import report
 from peen.model.script import Call, Round
 from peen.model.stream import ModelRequest
+from peen.wire.worker import ImageRef
 
 SUMMARY_CHARACTERS: Final = 60
 """Of each request, in a summary."""
@@ -49,6 +57,9 @@ def answer(request: ModelRequest) -> Round:
     if lines is not None:
         return summary(lines)
     steps = parse_request(request_text(request.messages))
+    images = turn_images(request.messages)
+    if steps is None and images:
+        return _say(f"{_shown(images)}\n\n{INTRODUCTION}")
     if steps is None:
         return _say(f"{INTRODUCTION} I did not understand that.\n\n{ABILITIES}")
     if not request.tools:
@@ -59,7 +70,13 @@ def answer(request: ModelRequest) -> Round:
     if played < len(steps) and not failed:
         return Round(text=_announce(steps[played]), calls=steps[played], chunk=PIECE_CHARACTERS)
     left = [call for step in steps[played:] for call in step]
-    return _say(f"{report(results, left)}\n\n{INTRODUCTION}")
+    parts = [report(results, left), *([_shown(images)] if images else []), INTRODUCTION]
+    return _say("\n\n".join(parts))
+
+
+def _shown(images: Sequence[ImageRef]) -> str:
+    what = "an image" if len(images) == 1 else f"{len(images)} images"
+    return f"I was shown {what}: {describe_images(images)}. A demo has no eyes, so that is all I can say."
 
 
 def summary(lines: str) -> Round:

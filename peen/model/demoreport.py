@@ -63,6 +63,8 @@ def _files(fields: dict[str, Any]) -> str:
 
 
 def _text(fields: dict[str, Any]) -> str:
+    if "mediaType" in fields:
+        return f"{fields['mediaType']}, {_count(fields['sizeBytes'], 'byte', 'bytes')}"
     return f"{_count(fields['totalLines'], 'line', 'lines')}\n{_indented(fields['content'])}"
 
 

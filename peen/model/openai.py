@@ -17,6 +17,7 @@ from peen.errors import ModelError
 from peen.model.chatwire import ErrorObject, decode_models
 from peen.model.dialects import DEFAULT_BASE_URLS, RESPONSES, dialect_of
 from peen.model.effort import fit
+from peen.model.images import named
 from peen.model.openaimodels import by_preference
 from peen.model.reader import MAX_BODY_BYTES, AnswerReader
 from peen.model.refusal import status_error, unexpected_page
@@ -100,7 +101,7 @@ class OpenAiUpstream:
         body = self._dialect.bodies.body(request, self._effort(request))
         async with self._transport.send("POST", self._answer_url, self._headers, body) as reply:
             if reply.status != 200:
-                raise await self._status_error(reply)
+                raise named(await self._status_error(reply), body)
             content_type = reply.headers.get("content-type", "").lower()
             if "html" in content_type:
                 raise unexpected_page(content_type, await _read_error(reply), place=self._place)

@@ -46,6 +46,8 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, *, now_ms
     error = _failure_of(body)
     words = _words(error, body) or "no reason given"
     kind, retryable = _by_status(status, error, words)
+    if isinstance(error.param, str) and error.param.startswith("messages") and error.param not in words:
+        words = f"{words} ({_cut(error.param)})"
     return ModelError(
         f"the provider answered with status {status}: {words}",
         kind=kind,

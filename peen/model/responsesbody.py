@@ -10,10 +10,11 @@ from msgspec import Raw
 
 from peen.model.chatbody import arguments_text
 from peen.model.encoded import EncodedConversations
+from peen.model.images import data_url, filled
 from peen.model.reasoning import items_for, type_of
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord
+from peen.wire.worker import ImageRef, MessageRecord
 
 SPOKEN: Final = Raw(b'"message"')
 """Stands for the answer's text among the kept items of its output."""
@@ -44,7 +45,7 @@ class ResponsesBodies:
         self._tools: tuple[Sequence[ToolDefinition], bytes] = ((), b"")
 
     def body(self, request: ModelRequest, effort: str | None) -> bytes:
-        """The JSON of a request. Raises: ModelError `invalid_request` as `strict_request_check` does."""
+        """The JSON of a request, images in it. Raises: ModelError `invalid_request` as `strict_request_check` does."""
         encoded = self._conversations.messages(request)
         head: dict[str, Any] = {"model": request.model_id, "stream": self._stream, "store": False}
         if self._keeps(request.model_id):
@@ -63,7 +64,7 @@ class ResponsesBodies:
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))
         parts += (b',"input":[', encoded, b"]}")
-        return b"".join(parts)
+        return filled(b"".join(parts), request.images)
 
     def _encoded_tools(self, tools: Sequence[ToolDefinition]) -> bytes:
         if self._tools[0] is not tools:
@@ -84,6 +85,9 @@ class ResponsesBodies:
         if message.role == "tool":
             result = {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
             return _encode(result)
+        if message.images:
+            parts = [_encode({"type": "input_text", "text": message.content}), *map(_image, message.images)]
+            return b'{"type":"message","role":"%b","content":[%b]}' % (message.role.encode(), b",".join(parts))
         spoken = _encode({"type": "message", "role": message.role, "content": message.content})
         if message.role != "assistant":
             return spoken
@@ -97,6 +101,10 @@ class ResponsesBodies:
         kept = items_for(message, upstream=self._upstream, model=model_id)
         laid_out = _lay_out(kept, said, calls) if kept else None
         return b",".join(laid_out or [*said, *calls])
+
+
+def _image(image: ImageRef) -> bytes:
+    return b'{"type":"input_image","image_url":"%b"}' % data_url(image)
 
 
 def _lay_out(layout: list[Raw], said: list[bytes], calls: list[bytes]) -> list[bytes] | None:

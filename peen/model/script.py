@@ -104,7 +104,10 @@ class Call(_Part, frozen=True, kw_only=True):
 
 
 class Round(_Part, frozen=True, kw_only=True):
-    """One answer of the model: thinking, then text, then calls. `{lastResult}` in text is the latest tool result."""
+    """One answer of the model: thinking, then text, then calls.
+
+    `{lastResult}` in text is the latest tool result, `{images}` type and size of all images in the request.
+    """
 
     text: str = ""
     thinking: str = ""

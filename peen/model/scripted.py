@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from peen.errors import ModelError
 from peen.model import demo
-from peen.model.conversation import Position, position, to_summarize
+from peen.model.conversation import Position, describe_images, position, to_summarize
 from peen.model.refusal import TOO_LONG, is_too_long
 from peen.model.script import Fault, ModelScript, Round, Script
 from peen.model.stream import (
@@ -38,6 +38,7 @@ DEMO_MODEL: Final = "demo"
 DEMO_CONTEXT_TOKENS: Final = 131_072
 _CHARACTERS_PER_TOKEN: Final = 4
 _LAST_RESULT: Final = "{lastResult}"
+_IMAGES: Final = "{images}"
 
 
 class Performance(Struct, frozen=True):
@@ -105,8 +106,7 @@ class ScriptedUpstream:
             for model_id, model in (self._script.models if self._script is not None else {}).items()
         ]
         if self._with_demo:
-            # The demo cannot look at an image, and one that it is given must not be ignored in silence.
-            models.append(self._info(DEMO_MODEL, DEMO_CONTEXT_TOKENS, False))
+            models.append(self._info(DEMO_MODEL, DEMO_CONTEXT_TOKENS, self._image_input))
         return models
 
     @asynccontextmanager
@@ -158,11 +158,14 @@ class ScriptedUpstream:
         if lines is not None:
             return demo.summary(lines) if model.summary is None else model.summary
         found = _scripted_round(model, where, f"{self._script.source}: model {request.model_id!r}")
-        if _LAST_RESULT not in found.text:
-            return found
-        results = [message.content for message in request.messages if message.role == "tool"]
-        text = found.text.replace(_LAST_RESULT, results[-1] if results else "")
-        return msgspec.structs.replace(found, text=text)
+        text = found.text
+        if _LAST_RESULT in text:
+            results = [message.content for message in request.messages if message.role == "tool"]
+            text = text.replace(_LAST_RESULT, results[-1] if results else "")
+        if _IMAGES in text:
+            seen = [image for message in request.messages for image in message.images]
+            text = text.replace(_IMAGES, describe_images(seen) or "none")
+        return found if text is found.text else msgspec.structs.replace(found, text=text)
 
     def _fault_now(self, request: ModelRequest, where: Position, answer: Round) -> Fault | None:
         fault = answer.fault

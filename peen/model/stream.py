@@ -5,7 +5,7 @@ Every upstream translates its provider's dialect into these events; `peen.model.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -79,7 +79,10 @@ StreamEvent = (
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
-    """One provider request. `model_id` is the provider's own name of the model, without the upstream."""
+    """One provider request. `model_id` is the provider's own name of the model, without the upstream.
+
+    `images` holds the bytes of all images that the messages name, by their hash (SHA-256, hex).
+    """
 
     model_id: str
     system: str
@@ -87,6 +90,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     tools: Sequence[ToolDefinition] = ()
     max_output_tokens: int | None = None
     reasoning_effort: str | None = None
+    images: Mapping[str, bytes] = {}
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):

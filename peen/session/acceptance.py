@@ -13,10 +13,13 @@ from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.state import Known, Outcome
 from peen.store import admissions, executions, feed, inbox, messages, sessions, turns
+from peen.store.blobs.rows import Blobs
+from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
 from peen.store.feed import NewEvent
+from peen.store.images import decode_refs, encode_refs
 from peen.wire.client import Effort, MessageSend
-from peen.wire.worker import MessageRecord, SystemPrompt
+from peen.wire.worker import ImageRef, MessageRecord, SystemPrompt
 
 
 class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,6 +39,20 @@ class Acceptance:
     request_id: bytes
     turn_id: bytes
     at_ms: int
+    blobs: Blobs
+
+    @property
+    def images(self) -> list[ImageRef]:
+        return [image.ref for image in self.message.images]
+
+    @property
+    def _created(self) -> NewEvent:
+        data: dict[str, object] = {"message": self.message.message}
+        if self.message.images:
+            data["images"] = [
+                {"mediaType": image.media_type, "sizeBytes": len(image.data)} for image in self.message.images
+            ]
+        return NewEvent("userMessage.created", msgspec.json.encode(data))
 
     def _add(self, tx: Tx, session_no: SessionNo, state: Literal["opening", "queued"]) -> int:
         settings = StoredSettings(
@@ -43,6 +60,8 @@ class Acceptance:
             reasoning_effort=self.message.reasoning_effort,
             system_prompt=self.message.system_prompt,
         )
+        pictures = [Blob(bytes.fromhex(image.sha256), image.data) for image in self.message.images]
+        self.blobs.save(tx, session_no, pictures)
         return inbox.add(
             tx,
             session_no,
@@ -53,6 +72,7 @@ class Acceptance:
             turn_id=self.turn_id,
             content=self.message.message,
             settings=msgspec.json.encode(settings),
+            images=encode_refs(self.images),
             at_ms=self.at_ms,
         )
 
@@ -64,8 +84,7 @@ class TurnOver(Exception):
 def accept(tx: Tx, session_no: SessionNo, acceptance: Acceptance) -> int:
     """Freeze a message that opens a turn, and tell the feed; the sequence of its frame."""
     inbox_no = acceptance._add(tx, session_no, "opening")
-    created = NewEvent("userMessage.created", msgspec.json.encode({"message": acceptance.message.message}))
-    return feed.append(tx, session_no, [created], at_ms=acceptance.at_ms, inbox_no=inbox_no)
+    return feed.append(tx, session_no, [acceptance._created], at_ms=acceptance.at_ms, inbox_no=inbox_no)
 
 
 def accept_queued(tx: Tx, session_no: SessionNo, acceptance: Acceptance, *, capacity: int) -> int:
@@ -82,7 +101,7 @@ def accept_queued(tx: Tx, session_no: SessionNo, acceptance: Acceptance, *, capa
         )
     inbox_no = acceptance._add(tx, session_no, "queued")
     data = msgspec.json.encode({"message": acceptance.message.message})
-    frames = [NewEvent("userMessage.created", data), NewEvent("userMessage.queued", data)]
+    frames = [acceptance._created, NewEvent("userMessage.queued", data)]
     return feed.append(tx, session_no, frames, at_ms=acceptance.at_ms, inbox_no=inbox_no)
 
 
@@ -128,7 +147,7 @@ def end_accepted(tx: Tx, session_no: SessionNo, turn_id: bytes, ending: Ending, 
             feed_cursor=waiting.feed_cursor,
             at_ms=at_ms,
         )
-        typed = MessageRecord(role="user", content=waiting.content)
+        typed = MessageRecord(role="user", content=waiting.content, images=decode_refs(waiting.images))
         messages.append(tx, session_no, [typed], turn_no=turn_no, at_ms=at_ms)
         inbox.settle(tx, waiting.no, state="undelivered", turn_no=turn_no)
         if waiting.is_stopped:

@@ -38,6 +38,7 @@ from peen.session.ending import STOPPED, Ending, interrupted
 from peen.session.household import Household as Household
 from peen.session.household import Link as Link
 from peen.session.household import Workers as Workers
+from peen.session.pictures import check_images, without_bytes
 from peen.session.requests import ResumeRequest, following_turn, order_of
 from peen.session.state import Origin, Outcome, RunningTurn, Submission
 from peen.session.writes import TurnEnd
@@ -275,11 +276,14 @@ class SessionActor:
     async def _start(self, message: MessageSend, origin: Origin, digest: bytes) -> None:
         entropy = self._house.entropy
         turn_id, request_id = entropy.uuid4(), entropy.uuid4()
-        turn = RunningTurn(str(turn_id), str(request_id), message, [(message.id, origin)])
-        acceptance = Acceptance(message, digest, request_id.bytes, turn_id.bytes, entropy.now_ms())
+        acceptance = Acceptance(message, digest, request_id.bytes, turn_id.bytes, entropy.now_ms(), self._house.blobs)
+        turn = RunningTurn(
+            str(turn_id), str(request_id), without_bytes(message), [(message.id, origin)], images=acceptance.images
+        )
         try:
             if message.model is not None:
                 _check_model(self._house, message.model)
+            check_images(self._house, self._no, message.model, sent=len(message.images))
             # Set before the write, so that a Stop which comes meanwhile finds the turn.
             self._running = turn
             await self._house.database.write(partial(accept, session_no=self._no, acceptance=acceptance))
@@ -295,10 +299,11 @@ class SessionActor:
     async def _queue(self, message: MessageSend, origin: Origin, digest: bytes, running: RunningTurn) -> None:
         entropy = self._house.entropy
         request_id, turn_id = entropy.uuid4(), UUID(running.turn_id)
-        acceptance = Acceptance(message, digest, request_id.bytes, turn_id.bytes, entropy.now_ms())
+        acceptance = Acceptance(message, digest, request_id.bytes, turn_id.bytes, entropy.now_ms(), self._house.blobs)
         capacity = self._house.queue_capacity
         change = partial(accept_queued, session_no=self._no, acceptance=acceptance, capacity=capacity)
         try:
+            check_images(self._house, self._no, running.message.model, sent=len(message.images))
             sequence = await self._house.database.write(change)
         except TurnOver:
             await self._take(Submission(message, origin))
@@ -331,7 +336,8 @@ class SessionActor:
 
     async def _run_turn(self, turn: RunningTurn) -> None:
         """Have the worker carry out the turn; whatever goes wrong, the turn has ended when this returns."""
-        request = order_of(turn)
+        model = turn.message.model or self._house.default_model
+        request = order_of(turn, image_input=self._house.takes_images(model))
         try:
             async with self._house.turn_limit:
                 if self._stop is not None:

@@ -14,10 +14,11 @@ import trio
 from peen.errors import Refused, SessionBusy
 from peen.ids import SessionNo
 from peen.session.household import Household
+from peen.session.pictures import check_images
 from peen.session.requests import ResumeRequest, admitted, turn_of
 from peen.session.resumption import admit, continue_input, resume, withdraw
 from peen.session.state import RunningTurn
-from peen.store import admissions
+from peen.store import admissions, inbox
 from peen.store.database import Change
 
 log = structlog.get_logger(__name__)
@@ -85,11 +86,18 @@ class Continuations:
             await self._reopen(request)
 
     async def continue_input(self, request_id: str, stop_revision: int) -> None:
-        """Let a message that a Stop left waiting open a turn. Raises: NotFound, Conflict, SessionBusy."""
+        """Let a message that a Stop left waiting open a turn.
+
+        Raises: NotFound, Conflict, SessionBusy; ValidationFailed where it needs a model that takes images.
+        """
         await self.stored()
         floor = self._floor
         if floor.is_closed or floor.is_running or floor.stop_under_way is not None:
             raise SessionBusy("a turn is running; continue when it has ended")
+        waiting = inbox.by_request(self._house.database.reader, self._no, UUID(request_id).bytes)
+        if waiting is not None:
+            asked = turn_of(waiting, request_id, self._id)
+            check_images(self._house, self._no, asked.message.model, sent=len(asked.images))
         turn_id = self._house.entropy.uuid4()
         change = partial(
             continue_input,

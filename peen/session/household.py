@@ -11,6 +11,7 @@ import trio
 from peen.entropy import Entropy
 from peen.feed.pump import FeedPump
 from peen.ids import SessionNo
+from peen.store.blobs.rows import Blobs
 from peen.store.database import Database
 from peen.wire.worker import WorkerStruct
 
@@ -49,11 +50,14 @@ class Household:
     """What all sessions of one controller share."""
 
     database: Database
+    blobs: Blobs
     pump: FeedPump
     workers: Workers
     entropy: Entropy
     check_model: Callable[[str], object]
     """Raises ValidationFailed for a model that no upstream offers."""
+    takes_images: Callable[[str], bool]
+    """Whether the model of this name can be shown an image."""
     default_model: str
     queue_capacity: int
     turn_limit: trio.CapacityLimiter

@@ -16,10 +16,11 @@ from peen.store import executions, inbox, keys
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionDetails, StepRow
+from peen.store.images import decode_refs
 from peen.store.inbox import InboxRow
 from peen.store.sessions import SessionRow
 from peen.wire.execution import Activity, Admission, ControlEvent, Execution, ExecutionView, WaitingMessage
-from peen.wire.rest import encode, rfc3339
+from peen.wire.rest import Image, encode, rfc3339
 
 MAX_LISTED: Final = 50
 """Paused executions that a list for an agent holds at most."""
@@ -66,7 +67,18 @@ def view(db: Reader | Tx, blobs: Blobs, session: SessionRow, row: ExecutionDetai
 
 def waiting(rows: Iterable[InboxRow]) -> list[WaitingMessage]:
     """Accepted messages that have not reached the model."""
-    return [WaitingMessage(request_id=str(UUID(bytes=row.request_id)), message=row.content) for row in rows]
+    return [
+        WaitingMessage(
+            request_id=str(UUID(bytes=row.request_id)),
+            message=row.content,
+            images=[
+                Image(media_type=ref.media_type, size_bytes=ref.size_bytes, sha256=ref.sha256)
+                for ref in decode_refs(row.images)
+            ]
+            or None,
+        )
+        for row in rows
+    ]
 
 
 def found(db: Reader | Tx, session_no: SessionNo, execution_id: str) -> ExecutionDetails:
@@ -133,9 +145,7 @@ def _cut(whole: ExecutionView, *, uncertain: int, other: int) -> ExecutionView:
             activity, input=_beginning(activity.input, most), output=_beginning(activity.output, most)
         )
 
-    waiting = [
-        WaitingMessage(request_id=each.request_id, message=_shortened(each.message, uncertain)) for each in whole.inbox
-    ]
+    waiting = [msgspec.structs.replace(each, message=_shortened(each.message, uncertain)) for each in whole.inbox]
     return msgspec.structs.replace(whole, activities=[cut(each) for each in whole.activities], inbox=waiting)
 
 

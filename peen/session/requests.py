@@ -12,6 +12,7 @@ from peen.session.acceptance import StoredSettings
 from peen.session.state import RunningTurn
 from peen.session.writes import NextTurn
 from peen.store.admissions import AdmissionRow
+from peen.store.images import decode_refs
 from peen.store.inbox import InboxRow
 from peen.wire.client import MessageSend
 from peen.wire.worker import ResumeTurn, RunTurn
@@ -40,15 +41,17 @@ def admitted(row: AdmissionRow) -> ResumeRequest:
     )
 
 
-def order_of(turn: RunningTurn) -> RunTurn | ResumeTurn:
-    """What the worker is told to do."""
+def order_of(turn: RunningTurn, *, image_input: bool = True) -> RunTurn | ResumeTurn:
+    """What the worker is told to do. `image_input` says whether the turn's model can be shown images."""
     if turn.execution_id is not None:
-        return ResumeTurn(turn_id=turn.turn_id, execution_id=turn.execution_id)
+        return ResumeTurn(turn_id=turn.turn_id, execution_id=turn.execution_id, image_input=image_input)
     message = turn.message
     return RunTurn(
         turn_id=turn.turn_id,
         request_id=turn.request_id,
         message=message.message,
+        images=turn.images,
+        image_input=image_input,
         model=message.model,
         reasoning_effort=message.reasoning_effort,
         system_prompt=message.system_prompt,
@@ -66,7 +69,7 @@ def turn_of(row: InboxRow, turn_id: str, session_id: str) -> RunningTurn:
         reasoning_effort=settings.reasoning_effort,
         system_prompt=settings.system_prompt,
     )
-    return RunningTurn(turn_id, str(UUID(bytes=row.request_id)), message)
+    return RunningTurn(turn_id, str(UUID(bytes=row.request_id)), message, images=decode_refs(row.images))
 
 
 def following_turn(following: NextTurn, source: MessageSend) -> RunningTurn:
@@ -82,4 +85,5 @@ def following_turn(following: NextTurn, source: MessageSend) -> RunningTurn:
         model=source.model,
         reasoning_effort=source.reasoning_effort,
     )
-    return RunningTurn(following.turn_id, str(UUID(bytes=row.request_id)), message)
+    request_id = str(UUID(bytes=row.request_id))
+    return RunningTurn(following.turn_id, request_id, message, images=decode_refs(row.images))

@@ -14,9 +14,9 @@ from msgspec import Raw
 
 from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
-from peen.session import agentwork, jobs, writes
+from peen.session import agentwork, blobwork, jobs, writes
 from peen.session.writes import TurnEnd, Writer
-from peen.store.blobs.errors import BlobMissing
+from peen.store.blobs.errors import BlobDamaged, BlobMissing
 from peen.store.database import Change, Database
 from peen.wire.jobcalls import (
     AppendJobOutput,
@@ -33,6 +33,7 @@ from peen.wire.worker import (
     Committed,
     ContinueExecution,
     EmitEvents,
+    FetchBlob,
     HistoryPage,
     OpenedTurn,
     OpenTurn,
@@ -56,6 +57,7 @@ _DECODE_HISTORY: Final = msgspec.json.Decoder(HistoryPage).decode
 _DECODE_COMMIT: Final = msgspec.json.Decoder(CommitSteps).decode
 _DECODE_RESTORE: Final = msgspec.json.Decoder(RestoreExecution).decode
 _DECODE_BLOBS: Final = msgspec.json.Decoder(SaveBlobs).decode
+_DECODE_FETCH: Final = msgspec.json.Decoder(FetchBlob).decode
 _DECODE_EMIT: Final = msgspec.json.Decoder(EmitEvents).decode
 _DECODE_RENEW: Final = msgspec.json.Decoder(RenewLeases).decode
 _DECODE_READ: Final = msgspec.json.Decoder(ReadExecution).decode
@@ -111,7 +113,7 @@ class WorkerCalls:
                     change = partial(writes.emit, writer=self._writer, request=request, at_ms=self._entropy.now_ms())
                     self._submit(change, reply, answer=_same)
                 case "blobs.save":
-                    saving = partial(writes.save_blobs, writer=self._writer, request=_DECODE_BLOBS(payload))
+                    saving = partial(blobwork.save_blobs, writer=self._writer, request=_DECODE_BLOBS(payload))
                     self._submit(saving, reply, answer=_same)
                 case "turn.open":
                     self._open(payload, reply)
@@ -122,6 +124,8 @@ class WorkerCalls:
                         writes.renew, writer=self._writer, request=_DECODE_RENEW(payload), clock_ms=self._clock_ms()
                     )
                     self._submit(renewing, reply, answer=_same)
+                case "blobs.fetch":
+                    reply(encode(blobwork.fetch_blob(self._database.reader, self._writer, _DECODE_FETCH(payload))))
                 case "history.page":
                     reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
                 case "execution.read":
@@ -150,7 +154,7 @@ class WorkerCalls:
                     reply(encode(function(self._database.reader, self._writer, decode(payload), at_ms=now_ms)))
                 case _:
                     reply(_error(ValidationFailed(f"unknown method {method}")))
-        except NotFound as missing:
+        except (NotFound, BlobMissing, BlobDamaged) as missing:
             reply(_error(missing))
         except (msgspec.MsgspecError, ValueError) as malformed:
             reply(_error(ValidationFailed(f"{method}: {malformed}")))

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from peen.session.ending import Ending
 from peen.wire.client import MessageSend
+from peen.wire.worker import ImageRef
 
 
 class Origin(Protocol):
@@ -32,13 +33,17 @@ class Submission:
 
 @dataclass(slots=True)
 class RunningTurn:
-    """A turn between acceptance and its terminal commit, and who waits to hear of it."""
+    """A turn between acceptance and its terminal commit, and who waits to hear of it.
+
+    The bytes of the message's images are not kept with it: `images` says where they are stored.
+    """
 
     turn_id: str
     request_id: str
     message: MessageSend
     waiting: list[tuple[str, Origin]] = field(default_factory=list)
     """(client frame id, its socket): the first submission and every resend of it."""
+    images: list[ImageRef] = field(default_factory=list)
     execution_id: str | None = None
     """Set for a turn that goes on after a pause."""
     is_stopped: bool = False

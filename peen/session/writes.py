@@ -25,6 +25,7 @@ from peen.store import (
     executions,
     feed,
     generations,
+    images,
     inbox,
     leases,
     messages,
@@ -44,7 +45,6 @@ from peen.store.turns import TurnRow
 from peen.wire.worker import (
     MAX_HISTORY_PAGE_BYTES,
     NOTHING,
-    BlobsSaved,
     Claim,
     CommitSteps,
     Committed,
@@ -58,10 +58,10 @@ from peen.wire.worker import (
     MessageRecord,
     OpenedTurn,
     OpenTurn,
+    RefusedImage,
     RenewLeases,
     RestoredExecution,
     RestoreExecution,
-    SaveBlobs,
     SavedStep,
     Terminal,
 )
@@ -158,6 +158,7 @@ def open_turn(
         up_to=session.message_sequence,
         max_bytes=MAX_HISTORY_PAGE_BYTES,
     )
+    images.check_stored(tx, no, [ref for message in request.messages for ref in message.images])
     last = messages.append(tx, no, request.messages, turn_no=turn_no, at_ms=at_ms)
     if waiting.state == "deferred":
         _announce_delivery(tx, waiting, at_ms=at_ms, generation_no=writer.generation_no)
@@ -168,7 +169,7 @@ def open_turn(
     return OpenedTurn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
         message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
-        has_more=has_more, budget=writer.terms.budget(session),
+        has_more=has_more, refused_images=images.refused(tx, no), budget=writer.terms.budget(session),
         summary=compaction.as_stored(head) if is_new else None,
         calibration=audit.calibration(tx, no, request.model) if known == 0 else None,
     )  # fmt: skip
@@ -207,6 +208,7 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
         next_block=feed.next_block(tx, found.turn_no),
         seen=seen,
         steps=steps,
+        refused_images=images.refused(tx, writer.session_no),
         summary=compaction.as_stored(summary),
         summary_in_force=0 if head is None else head.sequence,
         may_summarize=summary == head and not has_failed,
@@ -330,6 +332,8 @@ def commit_steps(
             tx, turn_no=execution.turn_no, execution_no=execution.no, generation_no=writer.generation_no, call=call,
             spent=used,
         )  # fmt: skip
+    for refused in request.refused_images:
+        _note_refusal(tx, writer, execution, refused, session.message, at_ms=at_ms)
     if stopped:
         return Committed(message_sequence=session.message, stopped=True), None
     summary = None
@@ -345,11 +349,12 @@ def commit_steps(
     return (committed if summary is None else msgspec.structs.replace(committed, summary=summary)), end
 
 
-def save_blobs(tx: Tx, writer: Writer, request: SaveBlobs) -> BlobsSaved:
-    """Take blobs ahead of the commit that names them. Raises: BlobRefused, StaleClaim."""
-    generations.check_live(tx, writer.generation_no)
-    writer.blobs.save(tx, writer.session_no, [Blob(blob.digest, blob.data) for blob in request.blobs])
-    return BlobsSaved()
+def _note_refusal(
+    tx: Tx, writer: Writer, execution: ExecutionRow, refused: RefusedImage, sequence: int, *, at_ms: int
+) -> None:
+    images.refuse(tx, writer.session_no, refused, up_to_sequence=sequence, turn_no=execution.turn_no, at_ms=at_ms)
+    data: dict[str, object] = {"sha256": refused.sha256, "reason": refused.reason}
+    executions.add_event(tx, execution.no, "execution.imageRefused", data, at_ms=at_ms)
 
 
 def renew(tx: Tx, writer: Writer, request: RenewLeases, *, clock_ms: int) -> LeasesRenewed:
@@ -390,6 +395,9 @@ def _follow(
     if is_used_up:
         claims = [claim for claim in claims if claim.kind != MODEL]
     _begin(tx, writer, execution, claims, passed, at_ms=at_ms, clock_ms=clock_ms)
+    if request.opening:
+        images.check_stored(tx, writer.session_no, [ref for message in request.opening for ref in message.images])
+        sequence = messages.append(tx, writer.session_no, request.opening, turn_no=execution.turn_no, at_ms=at_ms)
     begins_round = any(claim.kind == "prepare" and claim.step != FIRST_PREPARATION for claim in claims)
     delivered: list[MessageRecord] = []
     if begins_round and inbox.anything_waits(tx, writer.session_no, execution.turn_no):
@@ -447,7 +455,9 @@ def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> tuple[list
     )
     waiting = inbox.queued(tx, writer.session_no, turn.id)
     delivered = [] if told is None else [told]
-    delivered += [MessageRecord(role="user", content=row.content) for row in waiting]
+    delivered += [
+        MessageRecord(role="user", content=row.content, images=images.decode_refs(row.images)) for row in waiting
+    ]
     last = messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
     for row in waiting:
         inbox.settle(tx, row.no, state="delivered", turn_no=turn.no)

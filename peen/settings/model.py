@@ -155,6 +155,7 @@ class Settings:
             max_diff_bytes=self.tool_max_diff_bytes,
             max_remove_entries=self.tool_max_remove_entries,
             max_command_output_bytes=self.tool_max_command_output_bytes,
+            max_image_bytes=self.max_image_bytes,
             provider_idle_timeout_ms=self.provider_idle_timeout_ms,
             provider_retry_max_delay_ms=self.provider_retry_max_delay_ms,
         )

@@ -208,7 +208,7 @@ def _turns() -> list[Variable]:
         Variable(name="PEEN_MAX_IMAGES_PER_MESSAGE", kind=Kind.COUNT, section=section, default="4", example="8",
                  meaning="Images of one message."),
         Variable(name="PEEN_MAX_IMAGE_BYTES", kind=Kind.BYTES, section=section, default="5242880",
-                 example="10485760", meaning="One image, decoded."),
+                 most=16 * _MIB, example="10485760", meaning="One image, decoded."),
         Variable(name="PEEN_MAX_TOOL_ROUNDS", kind=Kind.COUNT, section=section, default="200", example="50",
                  meaning="Model rounds of one root turn."),
     ]  # fmt: skip

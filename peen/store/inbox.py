@@ -24,11 +24,13 @@ class InboxRow(NamedTuple):
     was_queued: int
     feed_cursor: int
     is_stopped: int
+    images: bytes | None
+    """JSON list of `ImageRef`; None where there are none."""
 
 
 _SELECT: Final = """
 SELECT no, session_no, frame_id, digest, request_id, turn_id, turn_no, state, content, settings, directory,
-       was_queued, feed_cursor, is_stopped
+       was_queued, feed_cursor, is_stopped, images
   FROM inbox
 """
 _BY_FRAME: Final = _SELECT + " WHERE session_no = ? AND frame_id = ?"
@@ -36,9 +38,9 @@ _BY_TURN: Final = _SELECT + " WHERE session_no = ? AND turn_id = ? ORDER BY no L
 _OPENING: Final = _SELECT + " WHERE state IN ('opening', 'deferred') ORDER BY no"
 _ADD: Final = """
 INSERT INTO inbox (session_no, frame_id, digest, request_id, turn_id, state, content, settings, directory, was_queued,
-                   feed_cursor, created_at_ms)
+                   feed_cursor, images, created_at_ms)
 SELECT no, :frame_id, :digest, :request_id, :turn_id, :state, :content, :settings, workspace, :state = 'queued',
-       feed_sequence, :at_ms
+       feed_sequence, :images, :at_ms
   FROM session WHERE no = :session_no AND deleting_at_ms IS NULL
 RETURNING no
 """
@@ -75,6 +77,7 @@ def add(
     turn_id: bytes,
     content: str,
     settings: bytes,
+    images: bytes | None,
     at_ms: int,
 ) -> int:
     """Number of an accepted message that opens turn `turn_id`, or waits for it.
@@ -85,7 +88,8 @@ def add(
         _ADD,
         {
             "session_no": session_no, "frame_id": frame_id, "digest": digest, "request_id": request_id,
-            "turn_id": turn_id, "state": state, "content": content, "settings": settings, "at_ms": at_ms,
+            "turn_id": turn_id, "state": state, "content": content, "settings": settings, "images": images,
+            "at_ms": at_ms,
         },
     )  # fmt: skip
     if row is None:

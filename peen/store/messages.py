@@ -12,6 +12,7 @@ from peen.ids import SessionNo
 from peen.store import feed, keys, sessions
 from peen.store.database import Reader, Tx, Value
 from peen.store.feed import NewEvent
+from peen.store.images import decode_refs, encode_refs
 from peen.store.sessions import Taken
 from peen.store.spending import NOTHING_SPENT, Spent
 from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord, ToolCallRecord
@@ -32,24 +33,25 @@ class MessageRow(NamedTuple):
     injected: int
     injected_kind: str | None
     created_at_ms: int
+    images: bytes | None
     compaction: int | None
     """Number of the summary that covers it."""
 
 
 _INSERT: Final = """
 INSERT INTO message (key, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
-                     injected_kind, provider_reasoning, created_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     injected_kind, provider_reasoning, images, created_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _PAGE: Final = """
 SELECT m.key & 0xFFFFFFFF, t.id, t.workspace, m.role, m.content, m.model, m.thinking, m.tool_calls, m.tool_call_id,
-       m.is_error, m.incomplete, m.injected, m.injected_kind, m.created_at_ms, m.compaction_no
+       m.is_error, m.incomplete, m.injected, m.injected_kind, m.created_at_ms, m.images, m.compaction_no
   FROM message m JOIN turn t ON t.no = m.turn_no
  WHERE m.key > :low AND m.key <= :high ORDER BY m.key {order} LIMIT :limit OFFSET :offset
 """
 _SELECT_HISTORY: Final = """
 SELECT key & 0xFFFFFFFF, turn_no, role, content, model, thinking, tool_calls, tool_call_id, is_error, injected,
-       injected_kind, provider_reasoning
+       injected_kind, provider_reasoning, images
   FROM message
 """
 _HISTORY: Final = _SELECT_HISTORY + " WHERE key > ? AND key <= ? ORDER BY key"
@@ -59,6 +61,7 @@ _OPENING: Final = "SELECT content FROM message WHERE turn_no = ? AND role = 'use
 _CALLS: Final = "SELECT tool_calls FROM message WHERE turn_no = ? AND tool_calls IS NOT NULL ORDER BY key"
 _RESULTS: Final = "SELECT tool_call_id, is_error FROM message WHERE turn_no = ? AND role = 'tool'"
 _TOOL_CALLS: Final = msgspec.json.Decoder(list[ToolCallRecord])
+_HOLDS_IMAGES: Final = "SELECT EXISTS (SELECT 1 FROM message WHERE images IS NOT NULL AND key > ? AND key <= ?)"
 
 
 def append(tx: Tx, session_no: SessionNo, messages: Sequence[MessageRecord], *, turn_no: int, at_ms: int) -> int:
@@ -108,9 +111,10 @@ def append_with_events(
 def _row(key: int, turn_no: int, message: MessageRecord, at_ms: int) -> tuple[Value, ...]:
     calls = None if message.tool_calls is None else msgspec.json.encode(message.tool_calls)
     reasoning = None if message.provider_reasoning == NOTHING else bytes(message.provider_reasoning)
+    images = encode_refs(message.images)
     return (
         key, turn_no, message.role, message.content, message.model, message.thinking, calls, message.tool_call_id,
-        int(message.is_error), int(message.injected), message.injected_kind, reasoning, at_ms,
+        int(message.is_error), int(message.injected), message.injected_kind, reasoning, images, at_ms,
     )  # fmt: skip
 
 
@@ -148,7 +152,7 @@ def history(
         record = message.message
         # Six bytes is the longest JSON escape of one character.
         size += 512 + 6 * (len(record.content) + len(record.thinking or "")) + len(row[6] or b"")
-        size += len(record.provider_reasoning)
+        size += len(record.provider_reasoning) + len(row[12] or b"")
         if found and size > max_bytes:
             cursor.close()
             return found, True
@@ -162,14 +166,21 @@ def of_turn(db: Reader | Tx, turn_no: int) -> list[HistoryMessage]:
 
 
 def _history_message(row: tuple[Any, ...]) -> HistoryMessage:
-    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind, reasoning = row
+    sequence, turn_no, role, content, model, thinking, calls, call_id, is_error, injected, kind, reasoning, images = row
     record = MessageRecord(
         role=role, content=content, model=model, thinking=thinking,
         tool_calls=None if calls is None else _TOOL_CALLS.decode(calls),
         tool_call_id=call_id, is_error=bool(is_error), injected=bool(injected), injected_kind=kind,
-        provider_reasoning=NOTHING if reasoning is None else Raw(reasoning),
+        provider_reasoning=NOTHING if reasoning is None else Raw(reasoning), images=decode_refs(images),
     )  # fmt: skip
     return HistoryMessage(sequence=sequence, turn=turn_no, message=record)
+
+
+def holds_images(db: Reader | Tx, session_no: SessionNo) -> bool:
+    """Whether any stored message of the session has an image."""
+    row = db.row(_HOLDS_IMAGES, (keys.join(session_no, 0), keys.join(session_no, keys.MAX_SEQUENCE)))
+    assert row is not None
+    return bool(row[0])
 
 
 def first_of_turn(db: Reader | Tx, turn_no: int) -> int:

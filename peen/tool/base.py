@@ -82,7 +82,7 @@ class ToolContext:
     `directory` is where relative paths start; `environment` is what commands inherit, already free of secrets;
     `locks` is shared by all agents of the worker, `ledger` is this agent's own. `prompt_budget_tokens` is what the
     model's window leaves for input, if that is known. `work` is the session's paused work as the call in question may
-    decide about it, `jobs` are its commands.
+    decide about it, `jobs` are its commands. `image_input` says whether the model can be shown images.
     """
 
     directory: Path
@@ -96,6 +96,7 @@ class ToolContext:
     prompt_budget_tokens: int | None = None
     work: RetainedWork | None = None
     jobs: SessionJobs | None = None
+    image_input: bool = True
 
     @property
     def max_result_bytes(self) -> int:
@@ -107,12 +108,29 @@ class ToolContext:
 
 
 @dataclass(frozen=True)
+class ToolImage:
+    """The content of an image file, in a format that models take. `path` is how the model is told of it."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class WithImage:
+    """A result, and an image that the model is to see when the round is over."""
+
+    result: ToolResult
+    image: ToolImage
+
+
+@dataclass(frozen=True)
 class ToolOutcome:
     """What a call came to. `content` goes to the model; `ledger` is saved, so that a restored agent knows as much."""
 
     content: str
     is_error: bool
     ledger: LedgerDelta
+    image: ToolImage | None = None
 
 
 A = TypeVar("A", bound=ToolArguments)
@@ -132,5 +150,5 @@ class Tool(abc.ABC, Generic[A]):
     arguments: type[A]
 
     @abc.abstractmethod
-    async def run(self, arguments: A, context: ToolContext) -> ToolResult:
+    async def run(self, arguments: A, context: ToolContext) -> ToolResult | WithImage:
         """Carry out one call. Raises: ToolError for what the model can act on; anything else is a fault of Peen."""

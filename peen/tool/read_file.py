@@ -1,4 +1,4 @@
-"""readFile: a window of lines, and the proof that the file was read."""
+"""readFile: a window of lines, or an image to look at, and the proof that the file was read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
+from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImage, ToolResult, WithImage
 from peen.tool.bounds import fit_head, json_bytes, path_text, readable
 from peen.tool.content import SNIFFED_BYTES, encoding_guess, invalid_utf8_at, sniff, uses_bare_cr
 from peen.tool.filesystem import FileContent, read_whole
 from peen.tool.outline import Outline
 from peen.tool.paths import ledger_key, real_path, regular_status_of, resolve_path
+from peen.wire.image import MediaType, media_type_of
 
 _NOTE_BYTES = 200  # room for a note about a line that was cut
 
@@ -41,6 +42,14 @@ class ReadFileResult(ToolResult, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
 
 
+class ReadImageResult(ToolResult, frozen=True, kw_only=True):
+    path: str
+    media_type: str
+    size_bytes: int
+    sha256: str
+    note: str
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Lines `first` to `last` of a text, 1-based; `last` is `first` - 1 when empty.
@@ -62,21 +71,28 @@ class Window:
 class ReadFile(Tool[ReadFileArguments]):
     name = "readFile"
     description = (
-        "Read a UTF-8 text file. Returns up to 2000 lines from `offset`; nextOffset is where to go on, 0 at the end. "
+        "Read a UTF-8 text file, or look at an image (PNG, JPEG, GIF, WebP), which is shown after this round of calls. "
+        "Of a text, returns up to 2000 lines from `offset`; nextOffset is where to go on, 0 at the end. "
         "The content is exactly that of the file, without line numbers. "
         "A file must be read before writeFile or editFile may change it, and again if something else changed it."
     )
     arguments = ReadFileArguments
     repeatable = True
 
-    async def run(self, arguments: ReadFileArguments, context: ToolContext) -> ReadFileResult:
+    async def run(self, arguments: ReadFileArguments, context: ToolContext) -> ReadFileResult | WithImage:
         path = resolve_path(arguments.path, context)
         real = real_path(path)
         size = regular_status_of(real).st_size
         # What may be changed may be hashed, even if it is more than can be shown.
-        if size > context.settings.max_write_bytes:
+        most = max(context.settings.max_write_bytes, context.settings.max_image_bytes)
+        if size > most:
             raise _too_large(path, size, context, then="")
-        file = await read_whole(real, max_bytes=context.settings.max_write_bytes)
+        file = await read_whole(real, max_bytes=most)
+        media_type = media_type_of(file.data)
+        if media_type is not None and sniff(file.data) != "text":
+            return _image(file, media_type, path, real, context)
+        if len(file.data) > context.settings.max_write_bytes:
+            raise _too_large(path, len(file.data), context, then="")
         _require_readable(file, path, real, context)
         result = ReadFileResult(
             path=path_text(str(path)),
@@ -102,6 +118,33 @@ class ReadFile(Tool[ReadFileArguments]):
             truncated=bool(window.next_offset or window.cut),
             note=_note(window, file.data),
         )
+
+
+def _image(file: FileContent, media_type: MediaType, path: Path, real: Path, context: ToolContext) -> WithImage:
+    """An image to be shown. Raises: ToolError where the model cannot see it, or it is too large."""
+    shown, size = path_text(str(path)), len(file.data)
+    if not context.image_input:
+        raise ToolError(
+            "binary",
+            f"{shown} is an image ({media_type}), and this model takes no images; "
+            "learn about it with runCommand (file, identify, exiftool)",
+        )
+    limit = context.settings.max_image_bytes
+    if size > limit:
+        raise ToolError(
+            "limit exceeded",
+            f"{shown} has {size} bytes, an image may have {limit} (PEEN_MAX_IMAGE_BYTES); "
+            "make a smaller copy with runCommand (convert -resize) and read that",
+        )
+    context.ledger.saw_content(ledger_key(real), file.sha256)
+    result = ReadImageResult(
+        path=shown,
+        media_type=media_type,
+        size_bytes=size,
+        sha256=file.sha256,
+        note="the image follows as a message of its own when all calls of this round have returned",
+    )
+    return WithImage(result, ToolImage(shown, file.data))
 
 
 def window_of(data: bytes, offset: int, limit: int, max_bytes: int) -> Window:

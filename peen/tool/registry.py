@@ -13,7 +13,7 @@ import trio
 
 from peen.duration import format_duration_ms
 from peen.tool.apply_patch import ApplyPatch
-from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolOutcome, ToolResult
+from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImage, ToolOutcome, ToolResult, WithImage
 from peen.tool.bounds import fit_head, json_bytes
 from peen.tool.command import RunCommand
 from peen.tool.continue_execution import ContinueExecution
@@ -71,18 +71,20 @@ class Tools:
         """Carry out one call. Nothing but cancellation is raised: every failure is a result that says so."""
         context = dataclasses.replace(context, ledger=context.ledger.for_call())
         is_error = False
+        image: ToolImage | None = None
         try:
-            result = await self._run(name, bytes(arguments), context)
-            content, is_error = _encoded(result, context), result.is_error
+            outcome = await self._run(name, bytes(arguments), context)
+            result, seen = (outcome.result, outcome.image) if isinstance(outcome, WithImage) else (outcome, None)
+            content, is_error, image = _encoded(result, context), result.is_error, seen
         except ToolError as exc:
             content, is_error = _shortened(str(exc), context), True
         except Exception:
             # Not the model's mistake and not a reason to end the turn: it learns that the outcome is unknown.
             log.exception("a tool failed by a fault of Peen", tool=name)
             content, is_error = _shortened(_UNKNOWN_OUTCOME.format(name=name), context), True
-        return ToolOutcome(content=content, is_error=is_error, ledger=context.ledger.delta())
+        return ToolOutcome(content=content, is_error=is_error, ledger=context.ledger.delta(), image=image)
 
-    async def _run(self, name: str, arguments: bytes, context: ToolContext) -> ToolResult:
+    async def _run(self, name: str, arguments: bytes, context: ToolContext) -> ToolResult | WithImage:
         entry = self._entries.get(name)
         if entry is None:
             raise ToolError("not found", self._unknown(name))

@@ -19,6 +19,7 @@ from peen.execution.blocks import Blocks
 from peen.execution.decide import failure
 from peen.execution.keeper import ContextKeeper
 from peen.execution.loop import AgentLoop
+from peen.execution.pictures import Pictures
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Next, Steps
 from peen.execution.summarize import Summarizer, SummaryModel
@@ -120,12 +121,14 @@ class TurnActor:
         )
         keeper = self._keeper(scene, model)
         blocks = Blocks(scene.first_block)
+        pictures = Pictures(self._shop.journal)
         asker = Asker(
             setup,
             keeper=keeper,
             blocks=blocks,
             steps=steps,
             sent=SentRequests(self._shop.known_blobs, model),
+            pictures=pictures,
             entropy=self._shop.entropy,
         )
         loop = AgentLoop(
@@ -133,7 +136,10 @@ class TurnActor:
             keeper=keeper,
             blocks=blocks,
             ask=asker.answer,
-            tools=AgentTools(self._shop.tools, self._tool_context(model, scene.ledger), self._caller, self._jobs),
+            tools=AgentTools(
+                self._shop.tools, self._tool_context(model, scene.ledger), pictures, self._caller, self._jobs
+            ),
+            pictures=pictures,
             model=model.name,
             round_limit=scene.round_limit,
             parallelism=scene.parallelism,
@@ -183,6 +189,7 @@ class TurnActor:
             environment=shop.command_environment,
             locks=shop.locks,
             entropy=shop.entropy,
+            image_input=model.image_input and self._command.image_input,
             prompt_budget_tokens=shop.gauge(model).budget,
         )
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from peen import __version__
+from peen.context.pictures import with_notes
 from peen.context.projection import Conversation
 from peen.execution.blocks import event
 from peen.execution.decide import ToolOutput
@@ -109,7 +110,7 @@ def admission(
         round_limit=shop.settings.max_tool_rounds,
         tool_parallelism=shop.settings.max_concurrent_tools,
         request_settings=Raw(_encode(request_settings)),
-        messages=[MessageRecord(role="user", content=command.message)],
+        messages=[MessageRecord(role="user", content=command.message, images=command.images)],
         events=[event("turn.started", started)],
         known_sequence=shop.transcript.known_sequence,
         known_summary=shop.transcript.known_summary,
@@ -139,7 +140,7 @@ async def opened_scene(
 ) -> Scene:
     """A new turn behind the whole history of its session."""
     await shop.transcript.catch_up(opened, shop.journal)
-    past = Past(shop.transcript.messages, shop.transcript.earlier)
+    past = Past(with_notes(shop.transcript.messages, opened.refused_images), shop.transcript.earlier)
     conversation = _beginning(past, shop.transcript, model)
     for message in [*request.messages, *opened.opening]:
         conversation.add(message)
@@ -159,7 +160,7 @@ async def restored_scene(shop: Workshop, model: ModelInfo, restored: RestoredExe
     """A resumed turn as it stood: its own context and no turn that ran in between, what was done, what it had read."""
     transcript = await _transcript_for(shop, restored)
     start = starting_point(restored.steps)
-    messages = transcript.messages
+    messages = with_notes(transcript.messages, restored.refused_images)
     past = Past(
         [row for row in messages if row.sequence <= restored.history_sequence],
         transcript.earlier,
@@ -190,7 +191,11 @@ def _beginning(past: Past, transcript: Transcript, model: ModelInfo) -> Conversa
     conversation = Conversation(partial(sent_tokens, model=model))
     if past.earlier is not None:
         conversation.summarize(past.earlier.text, through=past.earlier.to_sequence)
-    conversation.add_history(past.history, transcript.counts(model))
+    counts = [
+        known if row is stored else sent_tokens(row.message, model)  # a note may stand where an image was
+        for row, stored, known in zip(past.history, transcript.messages, transcript.counts(model), strict=False)
+    ]
+    conversation.add_history(past.history, counts)
     return conversation
 
 

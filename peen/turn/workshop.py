@@ -14,9 +14,10 @@ from peen.context.budget import enforced_window, prompt_budget
 from peen.context.compact import Earlier
 from peen.context.count import Gauge
 from peen.entropy import Entropy
-from peen.execution.decide import ToolOutput
+from peen.execution.decide import ReadImage, ToolOutput
 from peen.execution.journal import Journal
 from peen.execution.keeper import earlier_of
+from peen.execution.pictures import Pictures
 from peen.execution.requests import sent_tokens
 from peen.job.room import Jobs
 from peen.model.registry import Models
@@ -26,6 +27,7 @@ from peen.tool.jobs import SessionJobs
 from peen.tool.locks import FileLocks
 from peen.tool.registry import Tools
 from peen.turn.retained import Caller, WorkCalls
+from peen.wire.client import SentImage
 from peen.wire.worker import (
     Calibration,
     HistoryMessage,
@@ -146,11 +148,13 @@ class AgentTools:
         self,
         tools: Tools,
         context: ToolContext,
+        pictures: Pictures,
         caller: Caller | None = None,
         jobs: Callable[[str], SessionJobs] | None = None,
     ) -> None:
         """`jobs` gives the session's commands as the call with an id reaches them."""
-        self._tools, self._context, self._caller, self._jobs = tools, context, caller, jobs
+        self._tools, self._context, self._pictures = tools, context, pictures
+        self._caller, self._jobs = caller, jobs
 
     def is_repeatable(self, name: str) -> bool:
         return self._tools.is_repeatable(name)
@@ -162,6 +166,14 @@ class AgentTools:
         if self._jobs is not None:
             context = dataclasses.replace(context, jobs=self._jobs(call.id))
         outcome = await self._tools.call(call.name, call.arguments, context)
+        read = None
+        if outcome.image is not None:
+            image = SentImage.of(outcome.image.data)
+            self._pictures.keep(image.ref, image.data)
+            read = ReadImage(path=outcome.image.path, image=image.ref)
         return ToolOutput(
-            content=outcome.content, is_error=outcome.is_error, seen=Raw(msgspec.json.encode(outcome.ledger))
+            content=outcome.content,
+            is_error=outcome.is_error,
+            seen=Raw(msgspec.json.encode(outcome.ledger)),
+            image=read,
         )

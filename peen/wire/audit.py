@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from peen.wire.model import ToolDefinition
-from peen.wire.rest import Answer, Paged, ToolCall
+from peen.wire.rest import Answer, Image, Paged, ToolCall
 
 
 class ModelMessage(Answer, frozen=True, kw_only=True):
-    """A message as it went to the model or came from it. `is_error` is there on results of calls that failed."""
+    """A message as it went to the model or came from it. `is_error` is there on results of calls that failed.
+
+    `images` stood behind the text, with their bytes.
+    """
 
     role: Literal["user", "assistant", "tool", "system"]
     content: str
@@ -17,6 +20,7 @@ class ModelMessage(Answer, frozen=True, kw_only=True):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     is_error: bool | None = None
+    images: list[Image] | None = None
 
 
 class FailedAttempt(Answer, frozen=True, kw_only=True):

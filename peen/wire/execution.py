@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw
 
-from peen.wire.rest import Answer, Body, Paged
+from peen.wire.rest import Answer, Body, Image, Paged
 
 Revision = Annotated[int, Meta(ge=0)]
 
@@ -60,6 +60,7 @@ class WaitingMessage(Answer, frozen=True, kw_only=True):
 
     request_id: str
     message: str
+    images: list[Image] | None = None
 
 
 class ExecutionPage(Paged, frozen=True, kw_only=True):

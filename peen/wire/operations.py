@@ -14,6 +14,7 @@ from msgspec import Struct
 from peen import errors
 from peen.errors import PeenError
 from peen.wire import audit, execution, job, rest
+from peen.wire.image import MEDIA_TYPES
 from peen.wire.notice import Notice
 
 API: Final = "/api/v1"
@@ -67,8 +68,9 @@ class Failure:
 class Operation:
     """One method at one path; `{name}` in the path is a parameter.
 
-    `session`: needs X-Session-ID. `public`: needs no token and answers any Accept. `failures` are its own ones;
-    `failures_of` adds those that it shares with others.
+    `session`: needs X-Session-ID. `public`: needs no token and answers any Accept. `media` are the types of an answer
+    that is not JSON, which `answer` then describes in words. `failures` are its own ones; `failures_of` adds those that
+    it shares with others.
     """
 
     method: Method
@@ -83,6 +85,7 @@ class Operation:
     public: bool = False
     query: tuple[Query, ...] = ()
     body: type[Struct] | None = None
+    media: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
 
     @property
@@ -243,6 +246,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         "GET", f"{API}/messages", "listMessages", "transcript", "The transcript, as the model received it.",
         rest.MessagePage, session=True, query=_paging(ordered=True),
+    ),
+    Operation(
+        "GET", f"{API}/session/images/{{sha256}}", "getImage", "transcript", "The bytes of a stored image.",
+        rest.ImageBytes, session=True, media=MEDIA_TYPES,
+        failures=(Failure.of(errors.NotFound, "the session has no such image"),),
+        about=(
+            "Images of messages are named by the hash of their bytes. The header that names the session is part of the "
+            "name for caches."
+        ),
     ),
     Operation(
         "GET", f"{API}/session/turns", "listTurns", "transcript", "The turns of a session, newest first.",

@@ -164,11 +164,19 @@ class ToolCall(Answer, frozen=True, kw_only=True):
 
 
 class Image(Answer, frozen=True, kw_only=True):
-    """A stored image without its bytes; they are read by `sha256` (hex)."""
+    """A stored image without its bytes; they are read by `sha256` (hex).
+
+    `refused` is why a provider did not take it: since then a note stands in its place for the model.
+    """
 
     media_type: str
     size_bytes: int
     sha256: str
+    refused: str | None = None
+
+
+class ImageBytes(Answer, frozen=True, kw_only=True):
+    """The bytes of an image, as they were sent or read."""
 
 
 class Message(Answer, frozen=True, kw_only=True):

@@ -38,6 +38,8 @@ from peen.wire.workerstruct import WorkerStruct as WorkerStruct
 
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 MAX_HISTORY_PAGE_BYTES: Final = 8 * 1024 * 1024
+MAX_PIECE_BYTES: Final = 4 * 1024 * 1024
+"""Of a blob that is fetched: so much stands in one frame, in base64."""
 MAX_LAUNCH_BYTES: Final = 64 * 1024
 PROTOCOL_VERSION: Final = 1
 
@@ -155,6 +157,7 @@ class WorkerSettings(WorkerStruct, frozen=True, kw_only=True):
     max_diff_bytes: int = 65_536
     max_remove_entries: int = 20_000
     max_command_output_bytes: int = 65_536
+    max_image_bytes: int = 5_242_880
     provider_idle_timeout_ms: int = 120_000
     provider_retry_max_delay_ms: int = 60_000
 
@@ -195,10 +198,19 @@ class ProviderReasoning(Struct, frozen=True, kw_only=True):
     items: list[Raw]
 
 
+class ImageRef(WorkerStruct, frozen=True, kw_only=True):
+    """An image without its bytes, which are the blob with the hash `sha256` (hex)."""
+
+    media_type: str
+    size_bytes: int
+    sha256: str
+
+
 class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     """One row of the transcript, in the order the model receives it.
 
-    `provider_reasoning` is a `ProviderReasoning`: what the provider wants back as it came, and nobody else gets.
+    `provider_reasoning` is a `ProviderReasoning`: what the provider wants back as it came, and nobody else gets. The
+    model sees `images` behind the text.
     """
 
     role: Literal["user", "assistant", "tool", "system"]
@@ -211,6 +223,7 @@ class MessageRecord(WorkerStruct, frozen=True, kw_only=True):
     injected: bool = False
     injected_kind: str | None = None
     provider_reasoning: Raw = NOTHING
+    images: list[ImageRef] = []
 
 
 class EventRecord(WorkerStruct, frozen=True, kw_only=True):
@@ -380,6 +393,14 @@ class HistoryMessage(WorkerStruct, frozen=True, kw_only=True):
     message: MessageRecord
 
 
+class RefusedImage(WorkerStruct, frozen=True, kw_only=True):
+    """A provider refused this image: in the messages up to `up_to_sequence` a note stands in its place."""
+
+    sha256: str
+    reason: str
+    up_to_sequence: int = 0
+
+
 class StoredSummary(WorkerStruct, frozen=True, kw_only=True):
     """A summary as the model reads it, in the place of the messages `from_sequence` .. `to_sequence`."""
 
@@ -412,6 +433,7 @@ class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     opening: list[MessageRecord] = []
     history: list[HistoryMessage]
     has_more: bool = False
+    refused_images: list[RefusedImage] = []
     budget: Budget | None = None
     summary: StoredSummary | None = None
     calibration: Calibration | None = None
@@ -466,6 +488,7 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
     next_block: int
     seen: list[Raw] = []
     steps: list[SavedStep]
+    refused_images: list[RefusedImage] = []
     budget: Budget | None = None
     summary: StoredSummary | None = None
     summary_in_force: int = 0
@@ -495,10 +518,12 @@ class Continuation(WorkerStruct, frozen=True, kw_only=True):
 class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     """One transaction: what ended, what it wrote, what begins at once, and perhaps the end of the turn.
 
-    Carried out in this order: completions, messages, events, calls, claims, `passed`, terminal. `passed` completes
-    claims of this same commit: phases that had nothing to do. `blobs` are parts of the saved values that stand in
-    `calls`; what they name beside these must have been stored for this session before. `compaction` belongs to the
-    completion of a compaction: summary, links of the messages and audit are written with it or not at all.
+    Carried out in this order: completions, messages, events, calls, claims, `passed`, `opening`, terminal. `passed`
+    completes claims of this same commit: phases that had nothing to do. `opening` are messages of the round that
+    begins: where a Stop came first, they are left out with it. `blobs` are parts of the saved values that stand in
+    `calls`, and images; what is named beside these must have been stored for this session before. `refused_images`
+    are what the provider has refused in the request of this step. `compaction` belongs to the completion of a
+    compaction: summary, links of the messages and audit are written with it or not at all.
     """
 
     execution_id: str
@@ -509,9 +534,11 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     calls: list[ModelCallRecord] = []
     claims: list[Claim] = []
     passed: list[Completion] = []
+    opening: list[MessageRecord] = []
     terminal: Terminal | None = None
     continuation: Continuation | None = None
     blobs: list[NewBlob] = []
+    refused_images: list[RefusedImage] = []
     compaction: CompactionRecord | None = None
 
 
@@ -544,6 +571,20 @@ class SaveBlobs(WorkerStruct, frozen=True, kw_only=True):
 
 class BlobsSaved(WorkerStruct, frozen=True, kw_only=True):
     pass
+
+
+class FetchBlob(WorkerStruct, frozen=True, kw_only=True):
+    """The bytes of a blob of the session, from `offset` on. Images are read so; what a value names comes with it."""
+
+    digest: bytes
+    offset: int = 0
+
+
+class BlobPiece(WorkerStruct, frozen=True, kw_only=True):
+    """At most `MAX_PIECE_BYTES` of a blob that has `size_bytes`."""
+
+    data: bytes
+    size_bytes: int
 
 
 class EmitEvents(WorkerStruct, frozen=True, kw_only=True):
@@ -627,12 +668,14 @@ class RunTurn(WorkerStruct, frozen=True, kw_only=True):
     """Start a root turn. The reply comes when the turn and all its descendants have ended.
 
     `windows` are the context windows in tokens that providers publish for models which the turn may use, by name: a
-    worker asks no provider for them.
+    worker asks no provider for them. `image_input` is what the provider has published of the model of the turn.
     """
 
     turn_id: str
     request_id: str
     message: str
+    images: list[ImageRef] = []
+    image_input: bool = True
     model: str | None = None
     reasoning_effort: str | None = None
     system_prompt: SystemPrompt | None = None
@@ -640,10 +683,11 @@ class RunTurn(WorkerStruct, frozen=True, kw_only=True):
 
 
 class ResumeTurn(WorkerStruct, frozen=True, kw_only=True):
-    """Go on with a turn whose execution was resumed. `windows` as for one that starts."""
+    """Go on with a turn whose execution was resumed. `windows` and `image_input` as for one that starts."""
 
     turn_id: str
     execution_id: str
+    image_input: bool = True
     windows: dict[str, int] = {}
 
 
@@ -672,6 +716,7 @@ CALLS: Final[dict[str, tuple[type[WorkerStruct], type[WorkerStruct]]]] = {
     "execution.restore": (RestoreExecution, RestoredExecution),
     "history.page": (HistoryPage, HistoryRows),
     "blobs.save": (SaveBlobs, BlobsSaved),
+    "blobs.fetch": (FetchBlob, BlobPiece),
     "steps.commit": (CommitSteps, Committed),
     "events.emit": (EmitEvents, Emitted),
     "leases.renew": (RenewLeases, LeasesRenewed),

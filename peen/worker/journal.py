@@ -9,11 +9,13 @@ from typing import Final
 import msgspec
 
 from peen.wire.worker import (
+    BlobPiece,
     BlobsSaved,
     CommitSteps,
     Committed,
     EmitEvents,
     Emitted,
+    FetchBlob,
     HistoryPage,
     HistoryRows,
     LeasesRenewed,
@@ -68,6 +70,14 @@ class LinkJournal:
         if self._before_commit is not None:
             self._before_commit()
         return await self._link.call(request, Committed)
+
+    async def blob(self, digest: bytes) -> bytes:
+        whole = bytearray()
+        while True:
+            piece = await self._link.call(FetchBlob(digest=digest, offset=len(whole)), BlobPiece)
+            whole += piece.data
+            if len(whole) >= piece.size_bytes or not piece.data:
+                return bytes(whole)
 
     async def renew(self, request: RenewLeases) -> LeasesRenewed:
         return await self._link.call(request, LeasesRenewed)

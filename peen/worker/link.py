@@ -49,7 +49,7 @@ R = TypeVar("R", bound=WorkerStruct)
 _METHOD_OF_CALL: Final = {pair[0]: (method, pair[1]) for method, pair in CALLS.items()}
 _METHOD_OF_COMMAND: Final = {pair[0]: (method, pair[1]) for method, pair in COMMANDS.items()}
 # Only reading may be given up: whether a write took effect must never be a guess.
-_READS: Final = frozenset({"history.page", "execution.read", "job.list", "job.read"})
+_READS: Final = frozenset({"history.page", "blobs.fetch", "execution.read", "job.list", "job.read"})
 
 
 class WorkerLink(Peer):

@@ -64,7 +64,7 @@ def test_without_a_controller_the_upstreams_are_asked_and_nothing_is_made(
     assert main(["models"]) == 0
 
     out, err = capfd.readouterr()
-    assert (out, err) == ("scripted/demo\t131072\timageInput=false\tdefault=true\n", "")
+    assert (out, err) == ("scripted/demo\t131072\timageInput=true\tdefault=true\n", "")
     assert list(settings.state_dir.iterdir()) == []
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+from pathlib import Path
 
 import pytest
+from image_kit import IMAGES, PNG
 
 from peen.cli.ends import CommandEnds
-from peen.cli.order import MAX_PROMPT_BYTES, Order, absolute, parse_timeout_s, read_prompt
+from peen.cli.order import MAX_PROMPT_BYTES, Order, absolute, parse_timeout_s, read_images, read_prompt
 from peen.wire.client import ClientLimits, decode_client_frame, encode_client_frame
 
 SESSION = "11111111-1111-4111-8111-111111111111"
@@ -81,3 +83,45 @@ def test_an_order_is_a_message_that_the_controller_reads_the_same(model: str | N
 
     assert decode_client_frame(encode_client_frame(message, 5), ClientLimits()) == message
     assert (message.id, message.session_id, message.message, message.model) == (FRAME, SESSION, 'say "hé"\n', model)
+
+
+def test_images_are_sent_as_they_are(tmp_path: Path) -> None:
+    paths = []
+    for number, data in enumerate(IMAGES.values()):
+        path = tmp_path / f"{number}.bin"  # the bytes say what it is, not the name
+        path.write_bytes(data)
+        paths.append(str(path))
+
+    images = read_images(paths, max_images=4, max_bytes=100)
+
+    order = Order(frame_id=FRAME, prompt="look", workspace="/w", model=None, deadline_s=None, images=images)
+    message = order.message(SESSION)
+    assert decode_client_frame(encode_client_frame(message, 5), ClientLimits()) == message
+    assert [(image.media_type, image.data) for image in message.images] == list(IMAGES.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.png", b"no image", "is no image in the format PNG, JPEG, GIF or WebP"),
+        ("a.png", b"", "is no image in the format"),
+        ("a.png", PNG + bytes(31), "is larger than 100 bytes (PEEN_MAX_IMAGE_BYTES)"),
+        ("absent.png", None, "No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_sent_is_named(tmp_path: Path, name: str, content: bytes | None, problem: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(CommandEnds) as refused:
+        read_images([str(path)], max_images=4, max_bytes=100)
+
+    assert refused.value.code == 2
+    assert f"--image {path}" in str(refused.value)
+    assert problem in str(refused.value)
+
+
+def test_too_many_images_are_refused_before_they_are_read() -> None:
+    with pytest.raises(CommandEnds, match="at most 4 images"):
+        read_images(["/nowhere"] * 5, max_images=4, max_bytes=100)

@@ -35,7 +35,7 @@ from peen.cli.stop import stop_controller
 from peen.control.lock import ControllerLock, LockInfo, read_lock
 from peen.entropy import SystemEntropy
 from peen.settings import Settings
-from peen.wire.rest import Message, Session, SessionLimits, ToolCall, Turn, UsedSoFar
+from peen.wire.rest import Image, Message, Session, SessionLimits, ToolCall, Turn, UsedSoFar
 
 ROOT = Path(__file__).parents[2]
 HOLDER = """
@@ -269,14 +269,20 @@ def test_a_session_is_readable_with_its_newest_words_last() -> None:
         usage=UsedSoFar(prompt=1000, completion=0, billed_cost_amount="0.012", cost_known=True),
     )  # fmt: skip
 
-    def message(role: str, content: str, calls: list[ToolCall] | None = None) -> Message:
+    def message(role: str, content: str, calls: list[ToolCall] | None = None, *images: Image) -> Message:
         return Message(
             id="m", sequence=1, role=role, content=content, workspace="/w", tool_calls=calls, is_error=role == "tool",  # type: ignore[arg-type]
-            incomplete=False, injected=False, turn_id="turn-1", created_at=when,
+            incomplete=False, injected=False, images=list(images) or None, turn_id="turn-1", created_at=when,
         )  # fmt: skip
 
     call = ToolCall(id="c", name="readFile", arguments=Raw(b'{"path":"a"}'))
-    newest_first = [message("tool", "gone"), message("assistant", "", [call]), message("user", "line\n" * 14)]
+    seen = Image(media_type="image/png", size_bytes=70, sha256="ab" * 32)
+    gone = Image(media_type="image/gif", size_bytes=9, sha256="cd" * 32, refused="too\x1b[31m large")
+    newest_first = [
+        message("tool", "gone"),
+        message("assistant", "", [call]),
+        message("user", "line\n" * 14, None, seen, gone),
+    ]
 
     text = readable(found, [turn], newest_first)
 
@@ -285,6 +291,9 @@ def test_a_session_is_readable_with_its_newest_words_last() -> None:
     assert f"  {when}  failed       turn-1  1,000 tokens, $0.012  agentRun" in text
     assert text.index("user") < text.index('> readFile {"path":"a"}') < text.index("tool, error")
     assert "    … 2 more lines" in text
+    assert "    [image image/png, 70 bytes, abababababab]" in text
+    assert "    [image image/gif, 9 bytes, cdcdcdcdcdcd, refused: too" in text
+    assert "\x1b" not in text
 
 
 # --- stop and delete ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
 from peen.wire.summary import StandsFor, omitted_text, summary_text, transcript_lines
 from peen.wire.summary import stands_for as parsed
-from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord
+from peen.wire.worker import NOTHING, HistoryMessage, ImageRef, MessageRecord
 
 LONG = "word " * 100
 
@@ -313,3 +313,36 @@ def test_a_summary_says_what_it_and_the_ones_before_it_stand_for() -> None:
     assert parsed(summary_text("x", "", StandsFor(4, 2))) == StandsFor(4, 2)
     assert parsed(omitted_text(StandsFor(3, 1, 2))) == StandsFor(3, 1, 2)
     assert parsed("a message about <summary messages") is None
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+GIF = ImageRef(media_type="image/gif", size_bytes=15, sha256="ab" * 32)
+PNG = ImageRef(media_type="image/png", size_bytes=70, sha256="cd" * 32)
+
+
+def looks(text: str, *images: ImageRef) -> MessageRecord:
+    return MessageRecord(role="user", content=text, images=list(images))
+
+
+def test_images_go_with_the_messages_that_were_left_out() -> None:
+    conversation = talk([looks("look", GIF), reply("a dog")], [looks("and here", PNG), reply("a cat")], [user("so?")])
+
+    assert list(conversation.images) == [GIF, PNG]
+    conversation.drop(excess=1)
+    assert list(conversation.images) == [PNG]
+    conversation.add(looks("again", GIF))
+    assert list(conversation.images) == [PNG, GIF]
+
+
+def test_images_go_with_the_messages_that_a_summary_covers_unless_another_message_has_them() -> None:
+    conversation = talk([looks("look", GIF, PNG), reply("a dog")], [looks("the same", PNG), reply("a cat")])
+    conversation.summarize("dogs and cats", through=2)
+
+    assert list(conversation.images) == [PNG]
+
+
+def test_a_summarizer_is_told_of_images() -> None:
+    text = transcript(rows([looks("look", GIF), reply("a dog")]), None, most=1000)
+
+    assert transcript_lines(text) == "user: look\nimage: image/gif, 15 bytes\nassistant: a dog"

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec import Raw, structs
 from world_kit import call
 
-from peen.context.count import BYTES_PER_TOKEN, Gauge, fixed_tokens, message_tokens, text_tokens
+from peen.context.count import BYTES_PER_TOKEN, IMAGE_TOKENS, Gauge, fixed_tokens, message_tokens, text_tokens
 from peen.model.reasoning import kept_reasoning
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord
+from peen.wire.worker import ImageRef, MessageRecord
 
 # As OpenAI's o200k_base cuts them.
 KNOWN = [
@@ -118,3 +118,11 @@ def test_counts_and_tokens_of_the_model_translate_back(counted: int, ratio: floa
 
     assert gauge.tokens(gauge.counted(gauge.tokens(counted))) <= gauge.tokens(counted)
     assert gauge.counted(gauge.tokens(counted)) >= counted
+
+
+@pytest.mark.parametrize("size_bytes", [70, 5_000_000])
+def test_an_image_counts_the_same_whatever_its_bytes(size_bytes: int) -> None:
+    image = ImageRef(media_type="image/png", size_bytes=size_bytes, sha256="ab" * 32)
+    bare = MessageRecord(role="user", content="look")
+
+    assert message_tokens(structs.replace(bare, images=[image] * 2)) == message_tokens(bare) + 2 * IMAGE_TOKENS

@@ -259,7 +259,9 @@ async def test_every_request_of_a_turn_has_the_same_prompt_and_tools() -> None:
         first, second = own.upstream.requests
 
     assert first.system == second.system != ""
-    assert [tool.name for tool in first.tools] == [tool.name for tool in second.tools] == ["look", "change"]
+    assert (
+        [tool.name for tool in first.tools] == [tool.name for tool in second.tools] == ["look", "change", "photograph"]
+    )
     assert first.model_id == "m"
 
 

@@ -21,6 +21,7 @@ from hub_world import (
     read_until,
     status_of,
 )
+from image_kit import PNG, on_wire
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from peen.errors import SessionNotFound, StorageFull
@@ -145,9 +146,27 @@ async def test_a_message_at_its_limits_passes_and_one_byte_more_fails_by_name() 
     assert failed["data"]["message"] == "data.message: is larger than the limit of 100 bytes"
 
 
+async def test_the_largest_images_pass_in_one_frame_and_one_byte_more_fails_by_name() -> None:
+    limits = ClientLimits(max_images_per_message=4, max_image_bytes=300_000)
+    largest = PNG + b"\xff" * (limits.max_image_bytes - len(PNG))  # base64 of this is slashes
+    escaped = json.dumps(on_wire(largest)).replace("/", "\\/")
+    async with open_world(client_limits=limits) as world, websocket(world) as connection:
+        await connection.send_message(message_frame(images=["IMAGE"] * 4).replace('"IMAGE"', escaped))
+        passed = await answer(connection)
+        await connection.send_message(message_frame(images=[on_wire(PNG), on_wire(largest + b"\0")]))
+        failed = await answer(connection)
+        (accepted,) = world.backend.received
+
+    assert passed["type"] == "message.completed"
+    assert [image.data for image in accepted.images] == [largest] * 4
+    assert failed["data"]["message"] == (
+        "data.images[1].data: has 300001 bytes, more than the limit of 300000 (PEEN_MAX_IMAGE_BYTES)"
+    )
+
+
 @pytest.mark.parametrize("fragments", [1, 40])
 async def test_a_frame_over_the_limit_closes_with_1009(fragments: int) -> None:
-    limits = ClientLimits(max_message_bytes=100, max_system_prompt_bytes=100)
+    limits = ClientLimits(max_message_bytes=100, max_system_prompt_bytes=100, max_image_bytes=100)
     payload = b"x" * (max_frame_bytes(limits) + 1)
     async with open_world(client_limits=limits) as world, await world.connect() as stream:
         await stream.send_all((UPGRADE + "\r\n").encode())

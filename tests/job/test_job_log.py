@@ -83,7 +83,8 @@ async def taken(*given: tuple[int, bytes]) -> list[OutputChunk]:
     log = OutputLog(JOB, store)
     for stream, data in given:
         await log.take(stream, data)
-    return [*store.chunks, *await log.rest()]
+    rest = await log.rest()  # may send a chunk before it returns
+    return [*store.chunks, *rest]
 
 
 # A pattern and how often it comes: short to draw and to show, whatever it becomes.

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import trio
+from image_kit import PNG
 from msgspec import Raw
 from world_kit import ClockEntropy, Home, accept_message, make_home, open_store
 
@@ -36,14 +37,17 @@ from peen.store import executions, generations, turns
 from peen.store.database import Database, Tx
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
-from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
+from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImage, ToolResult, WithImage
 from peen.tool.registry import Tools
 from peen.turn.actor import TurnActor
 from peen.turn.workshop import Workshop
+from peen.wire.client import SentImage
 from peen.wire.worker import (
+    BlobPiece,
     CommitSteps,
     Committed,
     EmitEvents,
+    FetchBlob,
     HistoryPage,
     HistoryRows,
     LeasesRenewed,
@@ -103,7 +107,9 @@ class PlayedUpstream:
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[StreamEvent]]:
         await trio.lowlevel.checkpoint()
         strict_request_check(request)
-        self.requests.append(msgspec.structs.replace(request, messages=list(request.messages)))
+        self.requests.append(
+            msgspec.structs.replace(request, messages=list(request.messages), images=dict(request.images))
+        )
         self.open_streams += 1
         try:
             async with aclosing(self._play(self.choose(request))) as events:
@@ -171,6 +177,20 @@ class Change(Look):
     repeatable: ClassVar[bool] = False
 
 
+class Photograph(Tool[Work]):
+    """A tool that shows an image: `say` is its path."""
+
+    name: ClassVar[str] = "photograph"
+    description: ClassVar[str] = "Shows an image."
+    repeatable: ClassVar[bool] = True
+    arguments = Work
+    image = PNG
+
+    async def run(self, arguments: Work, context: ToolContext) -> WithImage:
+        await trio.sleep(arguments.takes_s)
+        return WithImage(Said(said=arguments.say), ToolImage(arguments.say, self.image))
+
+
 def work(say: str = "seen", *, takes_s: float = 0.0, fail: bool = False) -> str:
     """Arguments of both tools."""
     return encode(Work(say=say, takes_s=takes_s, fail=fail)).decode()
@@ -207,6 +227,9 @@ class StoreJournal:
 
     async def commit(self, request: CommitSteps) -> Committed:
         return await self._ask("steps.commit", request, Committed)
+
+    async def blob(self, digest: bytes) -> bytes:
+        return (await self._ask("blobs.fetch", FetchBlob(digest=digest), BlobPiece)).data
 
     async def renew(self, request: RenewLeases) -> LeasesRenewed:
         return await self._ask("leases.renew", request, LeasesRenewed)
@@ -260,20 +283,22 @@ class Engine:
         self.entropy = ClockEntropy(seed)
         self.ends: list[TurnEnd] = []
         self.journal = self._connect()
-        self.look, self.change = Look(), Change()
+        self.look, self.change, self.photograph = Look(), Change(), Photograph()
         self._settings = settings
         self._shop: Workshop | None = None
         self._frame = 0
 
-    async def run_turn(self, text: str = "go", *, frame: int | None = None) -> TurnActor:
+    async def run_turn(self, text: str = "go", *, frame: int | None = None, images: Sequence[bytes] = ()) -> TurnActor:
         """Accept a message and carry out its turn; the actor, when it is over. `frame` numbers it, else they count."""
         self._frame = self._frame + 1 if frame is None else frame
-        turn_id = await accept_message(self.db, self.home, text, frame=self._frame)
-        return await self.carry_out(turn_id, text)
+        turn_id = await accept_message(self.db, self.home, text, frame=self._frame, images=images)
+        return await self.carry_out(turn_id, text, images=images)
 
-    async def carry_out(self, turn_id: str, text: str) -> TurnActor:
+    async def carry_out(self, turn_id: str, text: str, *, images: Sequence[bytes] = ()) -> TurnActor:
         """Run the turn of an accepted message."""
-        actor = TurnActor(RunTurn(turn_id=turn_id, request_id=turn_id, message=text), await self._workshop())
+        refs = [SentImage.of(data).ref for data in images]
+        command = RunTurn(turn_id=turn_id, request_id=turn_id, message=text, images=refs)
+        actor = TurnActor(command, await self._workshop())
         await actor.run()
         return actor
 
@@ -326,7 +351,7 @@ class Engine:
             directory = Path("/srv/project-1")
             self._shop = Workshop(
                 session_id=self.home.uuid, workspace=directory, home=directory, settings=self._settings, models=models,
-                tools=Tools([self.look, self.change]), command_environment={}, journal=self.journal,
+                tools=Tools([self.look, self.change, self.photograph]), command_environment={}, journal=self.journal,
                 entropy=self.entropy,
             )  # fmt: skip
         return self._shop

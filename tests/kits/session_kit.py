@@ -43,6 +43,8 @@ from peen.wire.worker import (
     WorkerStruct,
 )
 
+TEXT_ONLY = "scripted/text-only"
+"""A model that cannot be shown images."""
 TERMINAL = {"turn.completed", "turn.failed", "turn.cancelled"}
 ACKNOWLEDGED = {"message.completed", "message.failed"}
 
@@ -132,7 +134,7 @@ class PlayedLink:
             execution_id = request.execution_id
             await self.journal.restore(RestoreExecution(execution_id=execution_id, holder=HOLDER))
         else:
-            opened = await self.journal.open_turn(open_request(request.turn_id, request.message))
+            opened = await self.journal.open_turn(open_request(request.turn_id, request.message, images=request.images))
             execution_id = opened.execution_id
         if self.renews:
             self._renewing.start_soon(Steps(self.journal, execution_id=execution_id, holder=HOLDER).keep_leases)
@@ -274,10 +276,12 @@ class House:
         self.workers = PlayedWorkers(self)
         household = Household(
             database=db,
+            blobs=homes[0].blobs,
             pump=self.pump,
             workers=self.workers,
             entropy=self.entropy,
             check_model=_check_model,
+            takes_images=lambda name: name != TEXT_ONLY,
             default_model=MODEL,
             queue_capacity=queue_capacity,
             turn_limit=trio.CapacityLimiter(turn_limit),
@@ -299,10 +303,12 @@ class House:
         self.fanout.add(socket)
         return socket
 
-    def message(self, text: str = "go", *, home: Home | None = None, model: str | None = None) -> MessageSend:
+    def message(
+        self, text: str = "go", *, home: Home | None = None, model: str | None = None, images: Sequence[bytes] = ()
+    ) -> MessageSend:
         """A new message with an id of its own."""
         self._frame += 1
-        return message_send(home or self.home, text, frame=self._frame, model=model)
+        return message_send(home or self.home, text, frame=self._frame, model=model, images=images)
 
     async def send(self, message: MessageSend, socket: Socket) -> None:
         """Submit, and let everything happen that needs no time."""
@@ -319,7 +325,7 @@ class House:
 
 
 def _check_model(name: str) -> None:
-    if name != MODEL:
+    if name not in (MODEL, TEXT_ONLY):
         raise ValidationFailed(f"model {name!r} does not exist")
 
 

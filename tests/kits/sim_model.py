@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -88,6 +89,9 @@ class SimUpstream:
         except ModelError as refusal:
             self._ledger.refused.append(str(refusal))
             raise
+        for image in (image for message in request.messages for image in message.images):
+            if hashlib.sha256(request.images.get(image.sha256, b"")).hexdigest() != image.sha256:
+                self._ledger.refused.append(f"the bytes of the image {image.sha256} are missing or others")
         lines = to_summarize(request.messages)
         text, number = (SUMMARY, 0) if lines is not None else self._place(request)
         self._ledger.asked.append(Asked(trio.current_time(), text, list(request.messages)))

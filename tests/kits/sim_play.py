@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 import trio
+from image_kit import PNG
+from image_kit import sent as sent_images
 from sim_check import check
 from sim_client import Client, Sent
 from sim_decisions import Wish, next_decision
@@ -39,9 +41,12 @@ class Play:
         self._mark = 0
 
     async def send(self, text: str, *, session: int = 0) -> Sent:
-        """Send a message; it is not waited for."""
+        """Send a message; it is not waited for. Every other one has an image of its own."""
         self._frames += 1
-        message = MessageSend(id=str(uuid(self._frames)), session_id=self.home(session).uuid, message=text)
+        images = sent_images(PNG + self._frames.to_bytes(4, "big")) if self._frames % 2 else ()
+        message = MessageSend(
+            id=str(uuid(self._frames)), session_id=self.home(session).uuid, message=text, images=images
+        )
         sent = self.user.sent[message.id] = Sent(message)
         self._mark = len(self.user.heard)
         await self._submit(sent)

@@ -13,6 +13,7 @@ from sim_world import Home, World
 
 from peen.store import feed, inbox, messages, turns
 from peen.store.database import Reader
+from peen.store.images import decode_refs
 from peen.wire.summary import OMITTED_KIND, SUMMARY_KIND
 from peen.wire.worker import HistoryMessage, MessageRecord
 
@@ -101,18 +102,24 @@ def _completed(
 
 def _answers(world: World, home: Home, rows: list[inbox.InboxRow], requests: list[Asked]) -> Iterator[str]:
     """5: what was acknowledged is stored, and the model has heard of it in the end."""
-    # What a note says was left out was heard before.
-    is_cut = bool(requests) and any(message.injected_kind == OMITTED_KIND for message in requests[-1].messages)
-    telling = requests if is_cut else requests[-1:]
-    last = "\n".join(message.content for asked in telling for message in asked.messages)
-    for row in rows:
-        if row.content not in last and row.state != "queued":
-            yield f"5: the model never heard of {row.content!r}"
+    told_once = [message for asked in requests for message in asked.messages]
+    # Not the latest alone: a replaced worker may ask once more, before it learns that nothing of it counts.
+    heard = [_text_of(asked.messages) for asked in requests]
+    if not heard or any(message.injected_kind == OMITTED_KIND for message in told_once):
+        heard.append(_text_of(told_once))  # what a note says was left out was heard before
+    due = [row.content for row in rows if row.state != "queued"]
+    for content in min(([content for content in due if content not in text] for text in heard), key=len):
+        yield f"5: the model never heard of {content!r}"
+    sent_with = {row.content: decode_refs(row.images) for row in rows}
+    for content in {each.content for each in told_once if each.images != sent_with.get(each.content, each.images)}:
+        yield f"5: the model was not shown the images of {content!r}"
     for sent in _sent(world, home):
         if sent.answer is None or sent.is_refused:
             yield f"5: message {sent.message.message!r} has no answer after {sent.tries} tries"
         elif UUID(sent.message.id).bytes not in [row.frame_id for row in rows]:
             yield f"5: message {sent.message.message!r} was acknowledged and is not stored"
+        elif [image.ref for image in sent.message.images] not in [decode_refs(row.images) for row in rows]:
+            yield f"5: the images of message {sent.message.message!r} are not stored"
 
 
 def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessage]) -> Iterator[str]:
@@ -132,6 +139,10 @@ def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessag
 
 
 # --- helpers
+
+
+def _text_of(messages: list[MessageRecord]) -> str:
+    return "\n".join(message.content for message in messages)
 
 
 def _inbox(reader: Reader) -> list[inbox.InboxRow]:

@@ -80,8 +80,9 @@ class Controller:
             calls=calls, on_lost=_ignore_loss,
         )  # fmt: skip
         household = Household(
-            database=database, pump=self.pump, workers=SimWorkers(database, self.supervisor),
-            entropy=entropy, check_model=_check_model, default_model=MODEL, queue_capacity=QUEUE_CAPACITY,
+            database=database, blobs=blobs, pump=self.pump, workers=SimWorkers(database, self.supervisor),
+            entropy=entropy, check_model=_check_model, takes_images=_takes_images,
+            default_model=MODEL, queue_capacity=QUEUE_CAPACITY,
             turn_limit=trio.CapacityLimiter(64), worker_idle_s=600.0,
         )  # fmt: skip
         self.sessions = Sessions(household)
@@ -321,6 +322,10 @@ def _open_session(tx: Tx, number: int) -> sessions.SessionRow:
         root_agent="peen", model=MODEL, at_ms=0,
     )  # fmt: skip
     return row
+
+
+def _takes_images(_name: str) -> bool:
+    return True
 
 
 def _check_model(name: str) -> None:

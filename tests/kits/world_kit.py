@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,8 +28,8 @@ from peen.store.executions import ExecutionRow, root_of
 from peen.store.opening import open_direct
 from peen.store.turns import by_id
 from peen.testing.faults import Faults
-from peen.wire.client import MessageSend, content_digest
-from peen.wire.worker import EventRecord, HistoryMessage, MessageRecord, OpenedTurn, OpenTurn, ToolCallRecord
+from peen.wire.client import MessageSend, SentImage, content_digest
+from peen.wire.worker import EventRecord, HistoryMessage, ImageRef, MessageRecord, OpenedTurn, OpenTurn, ToolCallRecord
 
 MODEL: Final = "scripted/script"
 HOLDER: Final = "00" * 15 + "01"
@@ -121,29 +121,44 @@ def make_generation(tx: Tx, session_no: SessionNo, number: int) -> int:
     return generation_no
 
 
-def message_send(home: Home, text: str, *, frame: int = 1, model: str | None = None) -> MessageSend:
-    return MessageSend(id=str(uuid(frame)), session_id=home.uuid, message=text, model=model)
+def message_send(
+    home: Home, text: str, *, frame: int = 1, model: str | None = None, images: Sequence[bytes] = ()
+) -> MessageSend:
+    pictures = tuple(map(SentImage.of, images))
+    return MessageSend(id=str(uuid(frame)), session_id=home.uuid, message=text, model=model, images=pictures)
 
 
-def acceptance(home: Home, text: str = "hello", *, frame: int = 1, turn_id: str | None = None) -> Acceptance:
+def acceptance(
+    home: Home, text: str = "hello", *, frame: int = 1, turn_id: str | None = None, images: Sequence[bytes] = ()
+) -> Acceptance:
     """A message on its way into the inbox. `frame` numbers the frame, the request and, unless given, the turn."""
-    message = message_send(home, text, frame=frame)
+    message = message_send(home, text, frame=frame, images=images)
     turn = uuid(3000 + frame) if turn_id is None else UUID(turn_id)
-    return Acceptance(message, content_digest(message), uuid(4000 + frame).bytes, turn.bytes, AT_MS)
+    return Acceptance(message, content_digest(message), uuid(4000 + frame).bytes, turn.bytes, AT_MS, home.blobs)
 
 
-async def accept_message(database: Database, home: Home, text: str = "hello", *, frame: int = 1) -> str:
+async def accept_message(
+    database: Database, home: Home, text: str = "hello", *, frame: int = 1, images: Sequence[bytes] = ()
+) -> str:
     """Accept a message; the id of the turn that it is to open. A frame number is used once per store."""
-    await database.write(partial(accept, session_no=home.no, acceptance=acceptance(home, text, frame=frame)))
+    accepted = acceptance(home, text, frame=frame, images=images)
+    await database.write(partial(accept, session_no=home.no, acceptance=accepted))
     return str(uuid(3000 + frame))
 
 
-def open_request(turn_id: str, text: str = "hello", *, holder: str = HOLDER, known_sequence: int = 0) -> OpenTurn:
+def open_request(
+    turn_id: str,
+    text: str = "hello",
+    *,
+    holder: str = HOLDER,
+    known_sequence: int = 0,
+    images: Sequence[ImageRef] = (),
+) -> OpenTurn:
     """The admission of a turn, as a worker would ask for it."""
     return OpenTurn(
         turn_id=turn_id, holder=holder, model=MODEL, prompt="You are an agent.", context_manifest=Raw(b"{}"),
         context_content="context", context_hash="ab" * 32, tools=Raw(b"[]"), round_limit=8, tool_parallelism=4,
-        request_settings=Raw(b"{}"), messages=[MessageRecord(role="user", content=text)],
+        request_settings=Raw(b"{}"), messages=[MessageRecord(role="user", content=text, images=list(images))],
         events=[EventRecord(type="turn.started", data=Raw(b"{}"))], known_sequence=known_sequence,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from peen.context.pictures import shown_image
 from peen.errors import ModelError
 from peen.model import demo
 from peen.model.fold import Answer, Fold
@@ -11,7 +12,7 @@ from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest, TextDelta
 from peen.wire.model import ToolDefinition
 from peen.wire.summary import StandsFor, summary_text, transcript_text
-from peen.wire.worker import MessageRecord
+from peen.wire.worker import ImageRef, MessageRecord
 
 TOOLS = (ToolDefinition(name="readFile", description="", parameters=msgspec.Raw(b"{}")),)
 
@@ -267,3 +268,50 @@ async def test_it_sums_up_what_was_asked_for_and_takes_over_what_an_earlier_summ
     assert first.splitlines()[:2] == ["The user asked for:", "- list the files"]
     assert first.splitlines()[2].endswith("…")
     assert second.splitlines()[1:4] == [*first.splitlines()[1:3], "- write a: b"]
+
+
+# --- images
+
+PICTURE = ImageRef(media_type="image/png", size_bytes=70, sha256="ab" * 32)
+PHOTO = ImageRef(media_type="image/jpeg", size_bytes=1234, sha256="cd" * 32)
+
+
+async def test_it_says_which_images_it_was_shown() -> None:
+    asked = MessageRecord(role="user", content="What is this?", images=[PICTURE, PHOTO])
+
+    answer = await Conversation(asked).answer()
+
+    assert answer.text.startswith("I was shown 2 images: image/png (70 bytes), image/jpeg (1234 bytes).")
+
+
+async def test_it_obeys_a_command_and_says_which_image_came_with_it() -> None:
+    talk = Conversation(MessageRecord(role="user", content="list", images=[PICTURE]))
+    await talk.answer()
+    talk.results({"entries": [], "truncated": False})
+
+    answer = await talk.answer()
+
+    assert "no entries" in answer.text
+    assert "I was shown an image: image/png (70 bytes)." in answer.text
+
+
+async def test_it_reports_an_image_that_it_has_read() -> None:
+    talk = Conversation(user("read a.jpg"))
+    await talk.answer()
+    talk.results({"path": "/a.jpg", "mediaType": "image/jpeg", "sizeBytes": 1234, "sha256": "x", "note": "follows"})
+    talk.messages.append(shown_image("/a.jpg", PHOTO))
+
+    answer = await talk.answer()
+
+    assert "readFile `a.jpg`: image/jpeg, 1234 bytes" in answer.text
+    assert "I was shown an image: image/jpeg (1234 bytes)." in answer.text
+
+
+async def test_images_of_earlier_messages_are_not_spoken_of_again() -> None:
+    talk = Conversation(MessageRecord(role="user", content="What is this?", images=[PICTURE]))
+    await talk.answer()
+    talk.messages.append(user("And now?"))
+
+    answer = await talk.answer()
+
+    assert "image" not in answer.text

@@ -54,7 +54,7 @@ async def test_the_embedded_upstream_offers_the_demo_without_a_script() -> None:
 
     assert [model.name for model in models.list] == ["scripted/demo"]
     assert (upstream.name, info.model_id, info.context_window_tokens, info.image_input) == (
-        "scripted", "demo", 131_072, False,
+        "scripted", "demo", 131_072, True,
     )  # fmt: skip
 
 

@@ -194,8 +194,8 @@ async def host(root: Path) -> AsyncIterator[Host]:
         )  # fmt: skip
         supervisor.kept = []
         household = Household(
-            database=database, pump=pump, workers=SimWorkers(database, supervisor), entropy=entropy,
-            check_model=lambda _name: None, default_model=MODEL, queue_capacity=4,
+            database=database, blobs=blobs, pump=pump, workers=SimWorkers(database, supervisor), entropy=entropy,
+            check_model=lambda _name: None, takes_images=lambda _name: True, default_model=MODEL, queue_capacity=4,
             turn_limit=trio.CapacityLimiter(4), worker_idle_s=600.0,
         )  # fmt: skip
         registry = Sessions(household)

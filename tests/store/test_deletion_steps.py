@@ -32,6 +32,7 @@ from peen.store import (
     deletion,
     executions,
     feed,
+    images,
     jobs,
     messages,
     notices,
@@ -47,7 +48,16 @@ from peen.store.direct import MemoryFile
 from peen.store.feed import NewEvent
 from peen.testing.faults import Faults, SimulatedCrash
 from peen.wire.joboutput import STDOUT, Piece, chunk_of
-from peen.wire.worker import Claim, CommitSteps, EventRecord, MessageRecord, ModelCallRecord, OpenedTurn, Terminal
+from peen.wire.worker import (
+    Claim,
+    CommitSteps,
+    EventRecord,
+    MessageRecord,
+    ModelCallRecord,
+    OpenedTurn,
+    RefusedImage,
+    Terminal,
+)
 
 BLOBS = {"blob", "blobhash", "blob_use"}
 SHARED = {"snapshot", "sqlite_sequence", "blob_dictionary"}
@@ -107,6 +117,8 @@ def _note_and_keep(tx: Tx, blobs: Blobs, home: Home, turn_no: int, frame: int) -
         at_ms=AT_MS,
     )  # fmt: skip
     notices.mark_delivered(tx, home.no, [noted], at_ms=AT_MS, opening_turn_no=turn_no)
+    refused = RefusedImage(sha256=hash_of(b"%d" % frame).hex(), reason="too large")
+    images.refuse(tx, home.no, refused, up_to_sequence=1, turn_no=turn_no, at_ms=AT_MS)
     last = sessions.message_sequence(tx, home.no)
     head = compactions.head(tx, home.no)
     summary = CompactionRow(

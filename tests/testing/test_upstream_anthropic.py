@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 import trio
+from image_kit import IMAGES, PNG, sent
 
 from peen.entropy import SystemEntropy
 from peen.errors import ModelError
@@ -26,7 +29,7 @@ from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.anthropic import AnthropicWire
 from peen.testing.upstream.anthropicwire import signature_of
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, UpstreamConfig, Usage
+from peen.wire.worker import ImageRef, MessageRecord, UpstreamConfig, Usage
 
 TALK: Final = """
 models:
@@ -40,6 +43,7 @@ models:
             calls: [{name: t, arguments: {a: 1}}, {name: t, arguments: "{"}]
           - {text: "{lastResult}!", usage: {prompt: 9, completion: 2, cacheRead: 4, cacheWrite: 1, reasoning: 1}}
       - rounds: [{text: second turn}]
+  sees: {turns: [{rounds: [{text: "I saw {images}.", repeat: 2}]}], repeatLastTurn: true}
   silent: {turns: [{rounds: [{text: abc, fault: {kind: error, afterPieces: 0, message: overloaded}}]}]}
   busy: {turns: [{rounds: [{text: abc, fault: {kind: status, status: 529, retryAfter: 2}}]}]}
 """
@@ -139,7 +143,7 @@ async def test_models_are_listed_with_their_window() -> None:
         models = await own.adapter.discover()
 
     assert (models[0].model_id, models[0].context_window_tokens) == (MODEL, 4096)
-    assert len(models) == 3
+    assert len(models) == 4
 
 
 @pytest.mark.parametrize(("model", "status"), [("silent", None), ("busy", 529)])
@@ -225,3 +229,86 @@ async def test_a_request_that_is_right_is_answered() -> None:
 
     assert answer.status_code == 200
     assert answer.json()["content"] == [{"type": "text", "text": "x!"}]
+
+
+# --- images
+
+
+def image_block(image: bytes, media_type: str = "image/png", **source: Any) -> dict[str, Any]:
+    given = {"type": "base64", "media_type": media_type, "data": b64encode(image).decode(), **source}
+    return {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "image", "source": given}]}
+
+
+async def test_the_model_is_told_type_and_size_of_every_image() -> None:
+    pictures = sent(*IMAGES.values())
+    message = MessageRecord(role="user", content="look", images=[image.ref for image in pictures])
+    asked = ModelRequest(
+        model_id="sees", system="", messages=[message, user("and now?")],
+        images={image.sha256: image.data for image in pictures},
+    )  # fmt: skip
+    async with world() as here:
+        fold = Fold("made")
+        async with here.adapter.stream(asked) as events:
+            async for event in events:
+                fold.add(event)
+
+    told = ", ".join(f"{media_type} ({len(data)} bytes)" for media_type, data in IMAGES.items())
+    assert fold.finish().text == f"I saw {told}."
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (
+            image_block(PNG, "image/jpeg"),
+            "messages.0.content.1.image.source.base64.data: the image was specified using",
+        ),
+        (image_block(PNG, "image/bmp"), "Invalid enum value"),
+        (image_block(b"no image"), "unsupported image"),
+        (image_block(PNG, data="####"), "not valid base64"),
+        (image_block(PNG + bytes(5_242_880)), "exceeds the maximum"),
+        ({"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]}, "Invalid"),
+    ],
+)
+async def test_an_image_that_is_none_is_refused(message: dict[str, Any], problem: str) -> None:
+    async with world() as here:
+        answer = await here.post(message)
+
+    assert answer.status_code == 400
+    assert problem in answer.json()["error"]["message"]
+
+
+async def test_an_image_of_the_assistant_is_refused() -> None:
+    async with world() as here:
+        answer = await here.post(GO, {**image_block(PNG), "role": "assistant"}, GO)
+
+    assert answer.status_code == 400
+    assert "does not belong" in answer.json()["error"]["message"]
+
+
+async def test_an_image_may_stand_alone_and_in_the_result_of_a_call() -> None:
+    alone = {"role": "user", "content": image_block(PNG)["content"][1:]}
+    result = {"role": "user", "content": [{**RESULT, "content": image_block(PNG)["content"]}]}
+    broken = {"role": "user", "content": [{**RESULT, "content": image_block(b"no image")["content"]}]}
+    async with world() as here:
+        answers = [
+            await here.post(alone, model="sees"),
+            await here.post(GO, CALLING, result, model="sees"),
+            await here.post(GO, CALLING, broken, model="sees"),
+        ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 400]
+    assert answers[0].json()["content"][0]["text"] == "I saw image/png (70 bytes)."
+
+
+async def test_the_place_of_a_refused_image_is_understood_by_our_adapter() -> None:
+    broken = b"RIFF1234JUNK"
+    image = ImageRef(media_type="image/webp", size_bytes=12, sha256=hashlib.sha256(broken).hexdigest())
+    message = MessageRecord(role="user", content="look", images=[image])
+    asked = ModelRequest(model_id="sees", system="", messages=[message], images={image.sha256: broken})
+    async with world() as here:
+        with pytest.raises(ModelError) as caught:
+            async with here.adapter.stream(asked):
+                pass
+
+    assert caught.value.images == (image.sha256,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 import trio
+from image_kit import IMAGES, PNG, sent
 
 from peen.entropy import SystemEntropy
 from peen.errors import ModelError
@@ -26,7 +29,7 @@ from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.openai import OpenAiWire
 from peen.testing.upstream.responses import ResponsesWire
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, UpstreamConfig, Usage
+from peen.wire.worker import ImageRef, MessageRecord, UpstreamConfig, Usage
 
 TALK: Final = """
 models:
@@ -43,6 +46,7 @@ models:
           - {text: "It said {lastResult}."}
       - rounds: [{text: second turn}]
   o4-mini: *talk
+  sees: {turns: [{rounds: [{text: "I saw {images}."}]}], repeatLastTurn: true}
   cut: {turns: [{rounds: [{text: half, calls: [{name: t, arguments: "{\\"a"}], finishReason: length}]}]}
   filtered: {turns: [{rounds: [{text: half, finishReason: content_filter}]}]}
   busy: {turns: [{rounds: [{text: abcdef, chunk: 2, fault: {kind: error, afterPieces: 1, message: overloaded}}]}]}
@@ -193,3 +197,45 @@ async def test_input_that_a_strict_provider_refuses_is_refused(items: list[dict[
 
     assert refused.status_code == 400
     assert problem in refused.json()["error"]["message"]
+
+
+# --- images
+
+
+def input_image(url: str | None, role: str = "user") -> dict[str, Any]:
+    parts = [{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": url}]
+    return {"type": "message", "role": role, "content": parts}
+
+
+async def test_images_are_seen_by_the_model_and_a_refused_one_is_named_by_its_place() -> None:
+    pictures, broken = sent(*IMAGES.values()), b"RIFF1234JUNK"
+    bad = ImageRef(media_type="image/webp", size_bytes=12, sha256=hashlib.sha256(broken).hexdigest())
+    known = {image.sha256: image.data for image in pictures} | {bad.sha256: broken}
+    message = MessageRecord(role="user", content="look", images=[image.ref for image in pictures])
+    async with world() as here:
+        answer = await here.ask(message, model="sees", images=known)
+        later = MessageRecord(role="user", content="and this?", images=[message.images[0], bad])
+        with pytest.raises(ModelError) as caught:
+            await here.ask(message, *exchange(answer), later, model="sees", images=known)
+
+    told = ", ".join(f"{media_type} ({len(data)} bytes)" for media_type, data in IMAGES.items())
+    assert answer.text == f"I saw {told}."
+    assert caught.value.images == (bad.sha256,)
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        (input_image("http://example.com/a.png"), "only data URLs with base64"),
+        (input_image("data:image/png;base64,####"), "not valid base64"),
+        (input_image(f"data:image/bmp;base64,{b64encode(b'BM a bitmap').decode()}"), "unsupported image"),
+        (input_image(None), "image_url"),
+        (input_image(f"data:image/png;base64,{b64encode(PNG).decode()}", "assistant"), "only allowed in messages"),
+    ],
+)
+async def test_an_image_that_is_none_is_refused(item: dict[str, Any], problem: str) -> None:
+    async with world() as here:
+        answer = await here.post(model="sees", input=[item])
+
+    assert answer.status_code == 400
+    assert problem in answer.json()["error"]["message"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 import trio
+from image_kit import IMAGES, PNG, sent
 
 from peen.entropy import SystemEntropy
 from peen.errors import ModelError
@@ -23,7 +26,7 @@ from peen.model.sse import SseParser
 from peen.model.stream import ModelRequest, StreamEvent, TextDelta
 from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.openai import OpenAiWire
-from peen.wire.worker import MessageRecord, UpstreamConfig, Usage
+from peen.wire.worker import ImageRef, MessageRecord, UpstreamConfig, Usage
 
 SCRIPTS: Final = Path(__file__).parent.parent.parent / "harness_examples" / "scripts"
 TALK: Final = """
@@ -351,3 +354,67 @@ async def test_every_example_script_is_served(path: Path) -> None:
 
     assert [info.model_id for info in listed] == models
     assert answered.status_code in (200, 429)
+
+
+# --- images
+
+
+def image_part(url: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": url}]}
+
+
+def data_url(data: bytes, media_type: str = "image/png") -> dict[str, str]:
+    return {"url": f"data:{media_type};base64,{b64encode(data).decode()}"}
+
+
+SEES: Final = "models: {m: {turns: [{rounds: [{text: 'I saw {images}.'}]}], repeatLastTurn: true}}"
+
+
+async def test_the_model_is_told_type_and_size_of_every_image() -> None:
+    pictures = sent(*IMAGES.values())
+    message = MessageRecord(role="user", content="look", images=[image.ref for image in pictures])
+    asked = ModelRequest(
+        model_id="m", system="", messages=[message], images={image.sha256: image.data for image in pictures}
+    )
+    async with world(SEES) as here:
+        fold = Fold("made")
+        async with here.adapter.stream(asked) as events:
+            async for event in events:
+                fold.add(event)
+
+    told = ", ".join(f"{media_type} ({len(data)} bytes)" for media_type, data in IMAGES.items())
+    assert fold.finish().text == f"I saw {told}."
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (image_part({"url": "http://example.com/a.png"}), "only data URLs with base64"),
+        (image_part({"url": "data:image/png;base64,####"}), "not valid base64"),
+        (image_part({"url": "data:image/png;base64,iVBORw0KGg"}), "not valid base64"),
+        (image_part(data_url(b"BM a bitmap", "image/bmp")), "unsupported image"),
+        (image_part(data_url(PNG + bytes(5_242_880))), "exceeds the maximum"),
+        (image_part(None), "image_url"),
+        ({**image_part(data_url(PNG)), "role": "assistant"}, "only allowed in messages with role 'user'"),
+        ({"role": "user", "content": [{"type": "picture"}]}, "Invalid enum value"),
+    ],
+)
+async def test_an_image_that_is_none_is_refused(message: dict[str, Any], problem: str) -> None:
+    async with world(SEES) as here:
+        answer = await here.post(GO, message)
+
+    assert answer.status_code == 400
+    assert problem in answer.json()["error"]["message"]
+
+
+async def test_the_place_of_a_refused_image_is_understood_by_our_adapter() -> None:
+    broken = b"RIFF1234JUNK"
+    image = ImageRef(media_type="image/webp", size_bytes=12, sha256=hashlib.sha256(broken).hexdigest())
+    message = MessageRecord(role="user", content="look", images=[image])
+    asked = ModelRequest(model_id="m", system="be good", messages=[message], images={image.sha256: broken})
+    async with world(SEES) as here:
+        with pytest.raises(ModelError) as caught:
+            async with here.adapter.stream(asked):
+                pass
+
+    assert caught.value.images == (image.sha256,)

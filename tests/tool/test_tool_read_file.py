@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import os
 from pathlib import Path
 
 import pytest
 import trio
+from image_kit import IMAGES, PNG
 from tool_world import World
 
+from peen.tool.base import ToolImage
 from peen.tool.read_file import window_of
 
 
@@ -138,7 +142,7 @@ async def test_the_limit_itself_is_readable(world: World) -> None:
     [
         (b"ab\0cd", "NUL"),
         (b"\x7fELF\x02\x01\x01\0\0", "NUL"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "NUL"),
+        (b"PK\x03\x04\x14\0\0\0", "NUL"),
         ("\ufeffhé\n".encode("utf-16-le"), "UTF-16"),
         ("café\n".encode("latin-1"), "Latin-1"),
         ("中文字符 abc\n".encode("gbk") * 20, "GBK"),
@@ -242,3 +246,77 @@ async def test_names_that_are_not_utf8_are_shown_escaped(world: World) -> None:
 
     assert not outcome.is_error
     assert outcome.ledger.observations[0].path.endswith("caf\\xe9")
+
+
+# --- images
+
+
+@pytest.mark.parametrize(("media_type", "data"), IMAGES.items())
+async def test_an_image_is_shown_and_its_result_says_what_it_is(world: World, media_type: str, data: bytes) -> None:
+    world.file("a.bin", data)
+
+    outcome = await world.call("readFile", path="a.bin")
+
+    path = f"{world.directory}/a.bin"
+    assert not outcome.is_error
+    assert outcome.image == ToolImage(path, data)
+    told = json.loads(outcome.content)
+    assert told.pop("note")
+    assert told == {
+        "path": path,
+        "mediaType": media_type,
+        "sizeBytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
+async def test_a_model_that_takes_no_images_is_told_how_to_learn_about_one(world: World) -> None:
+    world.file("a.png", PNG)
+    world.context = dataclasses.replace(world.context, image_input=False)
+
+    outcome = await world.call("readFile", path="a.png")
+
+    assert outcome.is_error
+    assert outcome.image is None
+    assert outcome.content.startswith(
+        f"binary: {world.directory}/a.png is an image (image/png), and this model takes no"
+    )
+    assert "runCommand" in outcome.content
+
+
+async def test_an_image_has_a_limit_of_its_own(world: World) -> None:
+    limit = world.context.settings.max_image_bytes
+    world.file("fits.png", PNG + bytes(limit - len(PNG)))
+    world.file("large.png", PNG + bytes(limit - len(PNG) + 1))
+
+    fits = await world.call("readFile", path="fits.png")
+    large = await world.refused("readFile", path="large.png")
+
+    assert fits.image is not None
+    assert len(fits.image.data) == limit
+    assert large.startswith("limit exceeded: ")
+
+
+async def test_a_lower_limit_of_images_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path, max_image_bytes=100)
+    world.file("large.png", PNG + bytes(100))
+
+    text = await world.refused("readFile", path="large.png")
+
+    assert "has 170 bytes, an image may have 100 (PEEN_MAX_IMAGE_BYTES)" in text
+    assert "resize" in text
+
+
+async def test_a_text_that_begins_like_an_image_is_a_text(world: World) -> None:
+    world.file("notes.txt", b"GIF89a is how a GIF begins\n")
+
+    assert (await world.ok("readFile", path="notes.txt"))["content"].startswith("GIF89a is")
+
+
+async def test_an_image_that_was_seen_may_be_replaced(world: World) -> None:
+    path = world.file("a.png", PNG)
+
+    await world.call("readFile", path="a.png")
+    await world.ok("removePath", path="a.png")
+
+    assert not path.exists()

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_kit import GIF, IMAGES, JPEG, OTHER_PNG, PNG, on_wire
 
-from peen.wire.client import ClientLimits, FrameRefused, content_digest, decode_client_frame, max_frame_bytes
+from peen.wire.client import (
+    ClientLimits,
+    FrameRefused,
+    content_digest,
+    decode_client_frame,
+    encode_client_frame,
+    max_frame_bytes,
+)
 
 ID = "0f0f0f0f-0f0f-4f0f-8f0f-0f0f0f0f0f0f"
 SESSION = "11111111-1111-4111-8111-111111111111"
@@ -81,7 +90,6 @@ def test_timestamp_and_triggered_by_may_be_left_out_and_bytes_are_read_like_text
             "data.systemPrompt.content: must not be empty",
         ),
         (frame({"message": "x", "to": ID}), "data.to: messages to a child agent are not part of this release"),
-        (frame({"message": "x", "images": []}), "data.images: images are not part of this release"),
         (frame({"message": "x", "system": True}), "data.system: the system session is not part of this release"),
         (frame(id=ID.upper()), "id: must be a version 4 UUID in lower case with dashes"),
         (frame(id="absent"), "id: is required"),
@@ -128,7 +136,11 @@ def test_limits_count_bytes_of_utf_8() -> None:
     )
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200).filter(str.strip), st.booleans())
+ALLOWED = st.characters(exclude_categories=["Cs"], exclude_characters=":")
+"""A colon may name a skill, which is refused."""
+
+
+@given(st.text(ALLOWED, min_size=1, max_size=200).filter(str.strip), st.booleans())
 def test_every_allowed_message_fits_into_the_largest_frame(text: str, ascii_only: bool) -> None:
     size = len(text.encode())
     limits = ClientLimits(max_message_bytes=size, max_system_prompt_bytes=size)
@@ -149,6 +161,89 @@ def test_no_bytes_make_anything_but_a_refusal(data: bytes) -> None:
 @pytest.mark.parametrize("place", ['{"id":%s}', '{"id":"x","data":{"message":"a","to":%s}}', '{"zzz":%s}'])
 def test_deep_nesting_is_refused_like_anything_else(place: str) -> None:
     assert refusal(place % ("[" * 50_000 + "]" * 50_000)).code == "VALIDATION_FAILED"
+
+
+# --- images
+
+
+@pytest.mark.parametrize(("media_type", "data"), IMAGES.items())
+def test_an_image_of_each_format_is_decoded_with_its_hash(media_type: str, data: bytes) -> None:
+    (image,) = decode_client_frame(frame({"message": "x", "images": [on_wire(data, media_type)]}), LIMITS).images
+
+    assert (image.media_type, image.data) == (media_type, data)
+    assert image.sha256 == hashlib.sha256(data).hexdigest()
+    assert (image.ref.size_bytes, image.ref.media_type) == (len(data), media_type)
+
+
+def test_a_message_with_images_is_written_as_it_is_read() -> None:
+    message = decode_client_frame(frame({"message": "x", "images": [on_wire(PNG), on_wire(GIF, "image/gif")]}), LIMITS)
+
+    assert decode_client_frame(encode_client_frame(message, 5), LIMITS) == message
+
+
+def test_no_images_are_as_good_as_none() -> None:
+    assert decode_client_frame(frame({"message": "x", "images": []}), LIMITS).images == ()
+    assert decode_client_frame(frame({"message": "x", "images": None}), LIMITS).images == ()
+
+
+@pytest.mark.parametrize(
+    ("images", "problem"),
+    [
+        ("x", "data.images: expected `array | null`, got `str`"),
+        ([{"mediaType": "image/png"}], "data.images[0].data: is required"),
+        ([{"data": "AAAA"}], "data.images[0].mediaType: is required"),
+        ([{**on_wire(PNG), "url": "http://x"}], "data.images[0].url: is not a known field"),
+        (
+            [on_wire(PNG), on_wire(PNG, "image/bmp")],
+            "data.images[1].mediaType: must be one of image/png, image/jpeg, image/gif, image/webp",
+        ),
+        (
+            [on_wire(PNG), on_wire(JPEG)],
+            "data.images[1].mediaType: says image/png, but the bytes are image/jpeg",
+        ),
+        ([on_wire(b"BM not one of ours")], "data.images[0].data: is no image in the format PNG, JPEG, GIF or WebP"),
+        ([on_wire(b"")], "data.images[0].data: is no image in the format PNG, JPEG, GIF or WebP"),
+        (
+            [{"mediaType": "image/png", "data": "iVBOR w0KGgo="}],
+            "data.images[0].data: must be base64 with padding and without white space",
+        ),
+        (
+            [{"mediaType": "image/png", "data": "iVBORw0KGg"}],
+            "data.images[0].data: must be base64 with padding and without white space",
+        ),
+        (
+            [{"mediaType": "image/png", "data": "data:image/png;base64,iVBORw0KGgo="}],
+            "data.images[0].data: must be base64 with padding and without white space",
+        ),
+        (
+            [on_wire(PNG)] * 5,
+            "data.images: has 5 images; a message may have 4 (PEEN_MAX_IMAGES_PER_MESSAGE)",
+        ),
+    ],
+)
+def test_a_wrong_image_is_refused_and_its_place_named(images: Any, problem: str) -> None:
+    assert refusal(frame({"message": "x", "images": images})).message == problem
+
+
+def test_the_limit_of_an_image_counts_its_own_bytes() -> None:
+    limits = ClientLimits(max_image_bytes=len(PNG))
+
+    decode_client_frame(frame({"message": "x", "images": [on_wire(PNG)]}), limits)
+    too_large = refusal(frame({"message": "x", "images": [on_wire(OTHER_PNG)]}), limits)
+
+    assert too_large.message == "data.images[0].data: has 71 bytes, more than the limit of 70 (PEEN_MAX_IMAGE_BYTES)"
+
+
+def test_the_digest_covers_images_and_their_order_and_is_as_it_was_without_them() -> None:
+    def digest(*images: dict[str, Any]) -> bytes:
+        return content_digest(decode_client_frame(frame({"message": "x", "images": list(images)}), LIMITS))
+
+    png, other = on_wire(PNG), on_wire(OTHER_PNG)
+
+    assert digest(png) == digest(png)
+    assert len({digest(), digest(png), digest(other), digest(png, other), digest(other, png), digest(png, png)}) == 6
+    as_released = [SESSION, "x", None, None, None]
+    assert digest() == hashlib.sha256(json.dumps(as_released, separators=(",", ":")).encode()).digest()
 
 
 def test_the_digest_tells_content_apart_but_not_ids() -> None:

@@ -24,7 +24,7 @@ from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCall, ModelMessage
 from peen.wire.model import ToolDefinition
 from peen.wire.price import Price
-from peen.wire.rest import ToolCall, rfc3339
+from peen.wire.rest import Image, ToolCall, rfc3339
 from peen.wire.worker import HistoryMessage, MessageRecord
 
 SUMMARIZING: Final = "compaction"
@@ -133,6 +133,8 @@ def model_message(record: MessageRecord) -> ModelMessage:
         else None,
         tool_call_id=record.tool_call_id,
         is_error=True if record.is_error else None,
+        images=[Image(media_type=ref.media_type, size_bytes=ref.size_bytes, sha256=ref.sha256) for ref in record.images]
+        or None,
     )
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, Literal, cast
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw
 
+from peen.errors import NotFound
 from peen.feed.project import render
 from peen.hub.api import MAX_PAGE_BYTES, Api
-from peen.hub.request import ApiRequest, ApiResponse, cursor_page, json_response, page
+from peen.hub.request import ApiRequest, ApiResponse, cursor_page, json_response, page, path_sha256
 from peen.hub.rest.usage import used_so_far
 from peen.hub.router import Router
 from peen.ids import derived_id
-from peen.store import audit, feed, messages, turns
+from peen.store import audit, feed, images, messages, turns
+from peen.store.blobs.errors import BlobMissing
 from peen.store.messages import MessageRow
 from peen.store.spending import NOTHING_SPENT, Spent
 from peen.store.turns import TurnRow
-from peen.wire.rest import FeedPage, Message, MessagePage, ToolCall, Turn, TurnPage, rfc3339
+from peen.wire.image import media_type_of
+from peen.wire.rest import FeedPage, Image, Message, MessagePage, ToolCall, Turn, TurnPage, rfc3339
+from peen.wire.worker import ImageRef, RefusedImage
 
+NO_IMAGE: Final = "the session has no image with this hash"
 MAX_FEED_LIMIT = 1000
 DEFAULT_FEED_LIMIT = 100
 
@@ -30,6 +37,7 @@ def add_transcript(router: Router) -> None:
     router.add("GET", "/api/v1/messages", list_messages, session=True)
     router.add("GET", "/api/v1/session/turns", list_turns, session=True)
     router.add("GET", "/api/v1/session/feed", read_feed, session=True)
+    router.add("GET", "/api/v1/session/images/{sha256}", get_image, session=True, any_accept=True)
 
 
 def list_messages(api: Api, request: ApiRequest) -> ApiResponse:
@@ -43,7 +51,8 @@ def list_messages(api: Api, request: ApiRequest) -> ApiResponse:
         newest_first=wanted.order == "desc",
         max_bytes=MAX_PAGE_BYTES,
     )
-    items = [_message(session.id, row) for row in rows]
+    refused = {each.sha256: each for each in images.refused(api.database.reader, session.no)}
+    items = [_message(session.id, row, refused) for row in rows]
     return json_response(MessagePage(items=items, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
 
 
@@ -69,7 +78,41 @@ def read_feed(api: Api, request: ApiRequest) -> ApiResponse:
     return json_response(FeedPage(items=items, next_cursor=next_cursor, has_more=next_cursor < session.feed_sequence))
 
 
-def _message(session: bytes, row: MessageRow) -> Message:
+async def get_image(api: Api, request: ApiRequest) -> ApiResponse:
+    """An image of the session by its hash. What another session has, or what is no image, is not there."""
+    session, digest = api.session(request.session), path_sha256(request, "sha256")
+    try:
+        data = await api.scan(partial(api.blobs.fetch, session_no=session.no, digest=digest))
+    except BlobMissing:
+        raise NotFound(NO_IMAGE) from None
+    media_type = media_type_of(data)
+    if media_type is None:  # some other part of the session that is stored by its hash
+        raise NotFound(NO_IMAGE)
+    headers = {
+        "content-type": media_type,
+        "cache-control": "private, max-age=3600, immutable",
+        "vary": "X-Session-ID, Authorization",
+        "content-security-policy": "default-src 'none'; sandbox",
+        "etag": f'"{digest.hex()}"',
+    }
+    return ApiResponse(200, data, headers)
+
+
+def _images(row: MessageRow, refused: Mapping[str, RefusedImage]) -> list[Image] | None:
+    return [_image(row, ref, refused.get(ref.sha256)) for ref in images.decode_refs(row.images)] or None
+
+
+def _image(row: MessageRow, ref: ImageRef, refusal: RefusedImage | None) -> Image:
+    stands = refusal is None or row.sequence > refusal.up_to_sequence
+    return Image(
+        media_type=ref.media_type,
+        size_bytes=ref.size_bytes,
+        sha256=ref.sha256,
+        refused=None if stands or refusal is None else refusal.reason,
+    )
+
+
+def _message(session: bytes, row: MessageRow, refused: Mapping[str, RefusedImage]) -> Message:
     return Message(
         id=derived_id("message", session, row.sequence),
         sequence=row.sequence,
@@ -84,6 +127,7 @@ def _message(session: bytes, row: MessageRow) -> Message:
         incomplete=bool(row.incomplete),
         injected=bool(row.injected),
         injected_kind=row.injected_kind,
+        images=_images(row, refused),
         turn_id=str(UUID(bytes=row.turn_id)),
         compaction_id=None if row.compaction is None else derived_id("compaction", session, row.compaction),
         created_at=rfc3339(row.created_at_ms),

@@ -19,9 +19,10 @@ from peen.errors import ModelError
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
 from peen.testing.upstream.openaiwire import INJECTED
+from peen.testing.upstream.pictures import seen_image
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 MOST_MARKS: Final = 4
 LEAST_BUDGET: Final = 1024
@@ -40,8 +41,18 @@ class Text(Struct, frozen=True, tag_field="type", tag="text"):
     cache_control: CacheControl | None = None
 
 
+class Base64Source(Struct, frozen=True, tag_field="type", tag="base64"):
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+
+    @property
+    def seen(self) -> ImageRef:
+        """Raises: ValueError as `seen_image` does."""
+        return seen_image(self.data, declared=self.media_type)
+
+
 class Image(Struct, frozen=True, tag_field="type", tag="image"):
-    source: dict[str, Any]
+    source: Base64Source
     cache_control: CacheControl | None = None
 
 
@@ -231,6 +242,13 @@ def _block(place: str, role: str, block: Block, used: set[str]) -> Iterator[str]
             used.add(block.id)
         case ToolResult() if isinstance(block.content, list):
             yield from _blank(f"{place}.content", block.content)
+            for at, part in enumerate(block.content):
+                yield from _block(f"{place}.content.{at}", role, part, used)
+        case Image():
+            try:
+                _ = block.source.seen
+            except ValueError as problem:
+                yield f"{place}.image.source.base64.data: {problem}"
         case Thinking() if block.signature != signature_of(block.thinking):
             yield f"{place}: Invalid `signature` in `thinking` block"
         case RedactedThinking() if not block.data:
@@ -271,7 +289,15 @@ def _records(message: Message) -> Iterator[MessageRecord]:
         ]
         yield MessageRecord(role="assistant", content="\n".join(texts), tool_calls=calls or None)
         return
+    images: list[ImageRef] = []
+    typed: MessageRecord | None = None
     for block in message.blocks:
+        if isinstance(block, Image):
+            images.append(block.source.seen)  # it belongs to the text before it
+            continue
+        if typed is not None or images:
+            yield _with_images(typed, images)
+        typed, images = None, []
         if isinstance(block, ToolResult):
             parts = [Text(block.content)] if isinstance(block.content, str) else block.content or ()
             content = "\n".join(part.text for part in parts if isinstance(part, Text))
@@ -279,7 +305,15 @@ def _records(message: Message) -> Iterator[MessageRecord]:
                 role="tool", content=content, tool_call_id=block.tool_use_id, is_error=bool(block.is_error)
             )
         elif isinstance(block, Text):
-            yield _user(block.text)
+            typed = _user(block.text)
+    if typed is not None or images:
+        yield _with_images(typed, images)
+
+
+def _with_images(typed: MessageRecord | None, images: list[ImageRef]) -> MessageRecord:
+    if typed is None:
+        return MessageRecord(role="user", content="(images)", images=images)
+    return msgspec.structs.replace(typed, images=images) if images else typed
 
 
 def _user(text: str) -> MessageRecord:

@@ -15,20 +15,26 @@ from msgspec import Raw, Struct
 from peen.errors import ModelError
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
+from peen.testing.upstream.pictures import seen_data_url
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What Peen itself puts into a conversation belongs to the turn that it arrives in.
-INJECTED: Final = re.compile(r"<(events|handler|hook|omitted|rule|skill|summary)\b")
+INJECTED: Final = re.compile(r"<(events|handler|hook|image|omitted|rule|skill|summary)\b")
 _EMPTY_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 
 
+class ImageUrl(Struct, frozen=True):
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
 class ContentPart(Struct, frozen=True):
-    type: str
+    type: Literal["text", "image_url"]
     text: str | None = None
-    image_url: Any = None
+    image_url: ImageUrl | None = None
 
 
 class FunctionCall(Struct, frozen=True):
@@ -136,10 +142,30 @@ def _record(message: Message, place: str, *, strict: bool) -> MessageRecord:
         case "user":
             tag = INJECTED.match(text)
             return MessageRecord(
-                role="user", content=text, injected=tag is not None, injected_kind=tag[1] if tag else None
+                role="user",
+                content=text,
+                injected=tag is not None,
+                injected_kind=tag[1] if tag else None,
+                images=_images(message, place),
             )
         case _:
             return MessageRecord(role="system", content=text)
+
+
+def _images(message: Message, place: str) -> list[ImageRef]:
+    parts = message.content if isinstance(message.content, list) else []
+    return [
+        _image(part, f"{place}.content[{at}].image_url") for at, part in enumerate(parts) if part.type == "image_url"
+    ]
+
+
+def _image(part: ContentPart, place: str) -> ImageRef:
+    if part.image_url is None:
+        raise refused(f"Missing required parameter: '{place}'.")
+    try:
+        return seen_data_url(part.image_url.url)
+    except ValueError as problem:
+        raise refused(f"Invalid '{place}.url': {problem}") from problem
 
 
 def _call(call: ToolCall, place: str) -> ToolCallRecord:
@@ -171,6 +197,8 @@ def _text(message: Message, place: str, *, strict: bool) -> str:
         return ""
     if isinstance(message.content, str):
         return message.content
+    if message.role != "user" and any(part.type == "image_url" for part in message.content):
+        raise refused(f"Invalid '{place}.content': images are only allowed in messages with role 'user'.")
     if strict and any(part.type == "text" and not (part.text or "").strip() for part in message.content):
         raise refused(f"Invalid '{place}.content': a text part must not be empty.")
     return "\n".join(part.text or "" for part in message.content if part.type == "text")

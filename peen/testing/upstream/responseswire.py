@@ -18,9 +18,10 @@ from msgspec import Raw, Struct
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
 from peen.testing.upstream.openaiwire import INJECTED, NAME, refused
+from peen.testing.upstream.pictures import seen_data_url
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 INCLUDE: Final = "reasoning.encrypted_content"
 _EMPTY_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
@@ -28,8 +29,10 @@ _SPLIT: Final = "."
 
 
 class Part(Struct, frozen=True):
-    type: str
+    type: Literal["input_text", "output_text", "text", "input_image"]
     text: str | None = None
+    image_url: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
 
 
 class Item(Struct, frozen=True):
@@ -156,12 +159,13 @@ class _Reading:
                 if not item.call_id or item.output is None:
                     raise refused(f"Missing required parameter: '{place}.call_id'.")
                 self.messages.append(
-                    MessageRecord(role="tool", content=_text(item.output), tool_call_id=item.call_id)
+                    MessageRecord(role="tool", content=_text(item.output, f"{place}.output"), tool_call_id=item.call_id)
                 )  # fmt: skip
             case _ if item.role == "assistant":
                 if self._calls or self._text:
                     self.close()
-                self._text, self._is_open, self._reasoned = _text(item.content), True, ""
+                text = _text(item.content, f"{place}.content")
+                self._text, self._is_open, self._reasoned = text, True, ""
                 if strict and not self._text.strip():
                     raise refused(f"Invalid '{place}.content': empty.")
             case _:
@@ -196,11 +200,31 @@ def _check_sealed(item: Item, raw: bytes, model: str, place: str) -> bool:
 def _message(item: Item, place: str) -> MessageRecord:
     if item.content is None or item.role is None:
         raise refused(f"Missing required parameter: '{place}.content'.")
-    text = _text(item.content)
     if item.role != "user":
-        return MessageRecord(role="system", content=text)
+        return MessageRecord(role="system", content=_text(item.content, f"{place}.content"))
+    parts = item.content if isinstance(item.content, list) else [Part(type="input_text", text=item.content)]
+    text = _text([part for part in parts if part.type != "input_image"], f"{place}.content")
     tag = INJECTED.match(text)
-    return MessageRecord(role="user", content=text, injected=tag is not None, injected_kind=tag[1] if tag else None)
+    return MessageRecord(
+        role="user",
+        content=text,
+        injected=tag is not None,
+        injected_kind=tag[1] if tag else None,
+        images=[
+            _image(part, f"{place}.content[{at}].image_url")
+            for at, part in enumerate(parts)
+            if part.type == "input_image"
+        ],
+    )
+
+
+def _image(part: Part, place: str) -> ImageRef:
+    if part.image_url is None:
+        raise refused(f"Missing required parameter: '{place}'.")
+    try:
+        return seen_data_url(part.image_url)
+    except ValueError as problem:
+        raise refused(f"Invalid '{place}': {problem}") from problem
 
 
 def _call(item: Item, place: str) -> ToolCallRecord:
@@ -228,7 +252,9 @@ def _tool(tool: Tool, place: str) -> ToolDefinition:
     return ToolDefinition(tool.name, tool.description or "", Raw(msgspec.json.encode(tool.parameters)))
 
 
-def _text(content: str | list[Part] | None) -> str:
+def _text(content: str | list[Part] | None, place: str) -> str:
     if isinstance(content, list):
+        if any(part.type == "input_image" for part in content):
+            raise refused(f"Invalid '{place}': images are only allowed in messages with role 'user'.")
         return "\n".join(part.text or "" for part in content)
     return content or ""

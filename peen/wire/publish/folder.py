@@ -47,7 +47,7 @@ def files() -> dict[str, bytes]:
 
 def schema_documents() -> dict[str, Schema]:
     """Name -> a JSON Schema that stands alone."""
-    answers = {operation.answer for operation in OPERATIONS}
+    answers = {operation.answer for operation in OPERATIONS if not operation.media}
     bodies = {operation.body for operation in OPERATIONS if operation.body is not None}
     rest_structs = _reachable(answers | bodies | {rest.ErrorBody})
     launched: set[type[Struct]] = {worker.LaunchDocument}

@@ -10,9 +10,19 @@ from msgspec import Struct
 from peen.wire.client import Effort
 from peen.wire.events import EVENTS
 from peen.wire.feed import Completed, Failed
+from peen.wire.image import MediaType
 from peen.wire.publish.envelope import UUID, UUID4, Schema, envelope, sequenced_envelope
 from peen.wire.publish.schemas import Schemas, description
 from peen.wire.worker import SystemPrompt
+
+
+class SentImage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """An image that the model sees after the text. `data` is base64 with padding; its bytes must be what they are said
+    to be.
+    """
+
+    media_type: MediaType
+    data: bytes
 
 
 class MessageData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -22,6 +32,7 @@ class MessageData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     model: str | None = None
     reasoning_effort: Effort | None = None
     system_prompt: SystemPrompt | None = None
+    images: list[SentImage] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,16 @@ All of them belong to one story: somebody asks what a file says. Ids and times a
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from typing import Final
 from uuid import UUID
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from peen.ids import derived_id
 from peen.wire import events
-from peen.wire.client import MessageSend, encode_client_frame
+from peen.wire.client import MessageSend, SentImage, encode_client_frame
 from peen.wire.feed import Completed, Failed, ack_frame, frame_bytes
 from peen.wire.notice import Notice
 from peen.wire.worker import SystemPrompt
@@ -65,7 +66,15 @@ EVENTS: Final[dict[str, Struct]] = {
 }
 """An example of each type of sequenced frame."""
 
+PIXEL: Final = a2b_base64(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+"""A PNG of one pixel, 70 bytes."""
+
 _PARTS: Final[dict[str, Struct]] = {
+    "userMessage.created.images": events.UserMessageCreated(
+        message=QUESTION, images=[events.ImageNote(media_type="image/png", size_bytes=len(PIXEL))]
+    ),
     "content_block_start.thinking": events.ContentBlockStart(
         type="content_block_start", index=1, content_block=events.ThinkingBlock()
     ),
@@ -85,7 +94,7 @@ _PARTS: Final[dict[str, Struct]] = {
         type="content_block_delta", index=3, delta=events.JsonPartial(text=RESULT)
     ),
 }
-"""The other kinds of blocks and pieces: type, a dot, the kind."""
+"""The other kinds of blocks, pieces and messages: type, a dot, the kind."""
 
 
 def socket_golden() -> dict[str, bytes]:
@@ -110,6 +119,7 @@ def _client() -> dict[str, bytes]:
     return {
         "client.message.send": encode_client_frame(plain, AT_MS),
         "client.message.send.settings": encode_client_frame(whole, AT_MS),
+        "client.message.send.images": encode_client_frame(structs.replace(plain, images=(SentImage.of(PIXEL),)), AT_MS),
     }
 
 

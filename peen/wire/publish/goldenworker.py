@@ -10,7 +10,19 @@ import msgspec
 from msgspec import Raw, Struct
 
 from peen.wire import execution, worker
-from peen.wire.publish.golden import ANSWER, AT_MS, CALL, EVENTS, MODEL, QUESTION, REQUEST, RESULT, SESSION, WORKSPACE
+from peen.wire.publish.golden import (
+    ANSWER,
+    AT_MS,
+    CALL,
+    EVENTS,
+    MODEL,
+    PIXEL,
+    QUESTION,
+    REQUEST,
+    RESULT,
+    SESSION,
+    WORKSPACE,
+)
 from peen.wire.publish.goldenjobs import job_calls, job_commands
 from peen.wire.rest import rfc3339
 from peen.wire.worker import EventRecord, MessageRecord
@@ -87,6 +99,10 @@ CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
         worker.HistoryRows(history=_HISTORY, has_more=True),
     ),
     "blobs.save": (worker.SaveBlobs(blobs=[_BLOB]), worker.BlobsSaved()),
+    "blobs.fetch": (
+        worker.FetchBlob(digest=sha256(PIXEL).digest(), offset=0),
+        worker.BlobPiece(data=PIXEL, size_bytes=len(PIXEL)),
+    ),
     "steps.commit": (
         worker.CommitSteps(
             execution_id=_EXECUTION,

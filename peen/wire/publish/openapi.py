@@ -102,7 +102,7 @@ def _operation(operation: Operation, schemas: Schemas, responses: dict[str, Any]
 
 
 def _path_schema(name: str) -> Schema:
-    return SHA256 if name.endswith("Hash") else UUID4
+    return SHA256 if name == "sha256" or name.endswith("Hash") else UUID4
 
 
 def _query(parameter: Query) -> Schema:
@@ -137,7 +137,11 @@ def _success(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     return {
         "description": description(operation.answer) or operation.summary,
         "headers": headers,
-        "content": {"application/json": {"schema": schemas.ref(operation.answer)}},
+        "content": (
+            {media: {} for media in operation.media}
+            if operation.media
+            else {"application/json": {"schema": schemas.ref(operation.answer)}}
+        ),
     }
 
 

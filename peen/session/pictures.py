@@ -1,0 +1,31 @@
+"""Which turns may have images in front of their model."""
+
+from __future__ import annotations
+
+import msgspec
+
+from peen.errors import ValidationFailed
+from peen.ids import SessionNo
+from peen.session.household import Household
+from peen.store import messages
+from peen.wire.client import MessageSend
+
+
+def check_images(house: Household, session_no: SessionNo, model: str | None, *, sent: int) -> None:
+    """Refuse a message with `sent` images, or to a session that has some, where `model` cannot be shown any.
+
+    `model` is None for the default. Raises: ValidationFailed.
+    """
+    name = model or house.default_model
+    if sent:
+        if not house.takes_images(name):
+            raise ValidationFailed(f"data.images: the model {name} takes no images; choose another, or send text alone")
+    elif messages.holds_images(house.database.reader, session_no) and not house.takes_images(name):
+        raise ValidationFailed(
+            f"data.model: this session holds images, and the model {name} takes none; choose one that does"
+        )
+
+
+def without_bytes(message: MessageSend) -> MessageSend:
+    """The message as it is remembered while its turn runs: its images are stored."""
+    return msgspec.structs.replace(message, images=()) if message.images else message
