@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -21,14 +21,12 @@ from peen.model.images import named
 from peen.model.openaimodels import by_preference
 from peen.model.reader import MAX_BODY_BYTES, AnswerReader
 from peen.model.refusal import status_error, unexpected_page
+from peen.model.replies import error_body, whole_body, without_key
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.transport import Reply, Transport, origin
 from peen.wire.worker import UpstreamConfig
 
-MAX_ERROR_BYTES: Final = 64 * 1024
 CLOSE_S: Final = 2.0
-ERROR_BODY_S: Final = 10.0
-"""How long the rest of an answer with an error status may take; what has come by then must do."""
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +74,7 @@ class OpenAiUpstream:
         async with self._transport.send("GET", self._models_url, self._headers) as reply:
             if reply.status != 200:
                 raise await self._status_error(reply)
-            body = await _read(reply, MAX_BODY_BYTES)
+            body = await whole_body(reply, MAX_BODY_BYTES)
             try:
                 listed = decode_models(body).data
             except (msgspec.DecodeError, RecursionError) as exc:
@@ -104,7 +102,7 @@ class OpenAiUpstream:
                 raise named(await self._status_error(reply), body)
             content_type = reply.headers.get("content-type", "").lower()
             if "html" in content_type:
-                raise unexpected_page(content_type, await _read_error(reply), place=self._place)
+                raise unexpected_page(content_type, await error_body(reply, self._key), place=self._place)
             # What else the body is called says little: servers name streams `application/json`, and the reverse.
             yield AnswerReader(reply, self._dialect.translator(request.model_id, self._hide), self._place)
 
@@ -124,38 +122,11 @@ class OpenAiUpstream:
         return self._efforts[key]
 
     async def _status_error(self, reply: Reply) -> ModelError:
-        body = await _read_error(reply)
-        if self._key is not None:
-            body = body.replace(self._key.encode(), b"[key]")
+        body = await error_body(reply, self._key)
         return status_error(reply.status, reply.headers, body, now_ms=self._entropy.now_ms(), place=self._place)
 
     def _hide(self, error: ErrorObject | str) -> ErrorObject | str:
-        """The same without the key, which some servers repeat when they refuse it."""
-        if self._key is None:
-            return error
-        if isinstance(error, str):
-            return error.replace(self._key, "[key]")
-        return msgspec.structs.replace(error, message=(error.message or "").replace(self._key, "[key]") or None)
-
-
-async def _read(reply: Reply, most: int) -> bytes:
-    """The body, cut at `most` bytes. Raises: ModelError `transport`."""
-    body = bytearray()
-    await _read_into(body, reply, most)
-    return bytes(body[:most])
-
-
-async def _read_error(reply: Reply) -> bytes:
-    """The body of an error: what of it came in time and before it broke off, since the status alone is enough."""
-    body = bytearray()
-    with trio.move_on_after(ERROR_BODY_S), suppress(ModelError):
-        await _read_into(body, reply, MAX_ERROR_BYTES)
-    return bytes(body[:MAX_ERROR_BYTES])
-
-
-async def _read_into(body: bytearray, reply: Reply, most: int) -> None:
-    while len(body) < most and (piece := await reply.receive()):
-        body += piece
+        return without_key(error, self._key)
 
 
 def base_url_of(config: UpstreamConfig) -> str:

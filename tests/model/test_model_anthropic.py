@@ -11,8 +11,9 @@ from anthropic_kit import KEY, Broken, FakeReply, FakeTransport, Silence, ask, f
 from trio.testing import MockClock
 
 from peen.errors import ModelError
-from peen.model.anthropic import DEFAULT_BASE_URL, ERROR_BODY_S, AnthropicUpstream
+from peen.model.anthropic import DEFAULT_BASE_URL, AnthropicUpstream
 from peen.model.registry import Models
+from peen.model.replies import ERROR_BODY_S
 from peen.model.stream import ModelInfo
 from peen.wire.worker import UpstreamConfig
 

@@ -16,8 +16,9 @@ from peen.errors import ModelError
 from peen.model.chatbody import ChatBodies
 from peen.model.encoded import KEPT
 from peen.model.fold import Answer, Fold
-from peen.model.openai import ERROR_BODY_S, OpenAiUpstream
+from peen.model.openai import OpenAiUpstream
 from peen.model.reader import CLOSE_S, USAGE_S
+from peen.model.replies import ERROR_BODY_S
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
 from peen.wire.worker import MessageRecord, ToolCallRecord, UpstreamConfig, Usage
