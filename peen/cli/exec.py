@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Final
+from typing import Final, get_args
 
 import click
 
@@ -17,6 +17,7 @@ from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy, SystemEntropy
 from peen.errors import ControllerRunning
 from peen.settings import Settings
+from peen.wire.client import Effort
 
 START_S: Final = 30.0
 """Seconds that a controller which holds the lock may take until it answers."""
@@ -27,6 +28,7 @@ RETRY_S: Final = 0.05
 @click.argument("prompt", required=False)
 @click.option("-w", "--workspace", metavar="DIR", default=".", help="Directory to work in (default: this one).")
 @click.option("-m", "--model", metavar="MODEL", help="Model for this turn, as upstream/model.")
+@click.option("--effort", type=click.Choice(get_args(Effort)), help="How much the model should reason.")
 @click.option("--image", "images", metavar="F", multiple=True, help="An image to send along; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the answer alone.")
 @click.option("--stream-json", is_flag=True, help="Print every frame as one line of JSON.")
@@ -35,6 +37,7 @@ def exec_(
     prompt: str | None,
     workspace: str,
     model: str | None,
+    effort: Effort | None,
     images: tuple[str, ...],
     as_json: bool,
     stream_json: bool,
@@ -63,6 +66,7 @@ def exec_(
         prompt=text,
         workspace=absolute(workspace),
         model=model,
+        effort=effort,
         images=read_images(images, max_images=settings.max_images_per_message, max_bytes=settings.max_image_bytes),
         deadline_s=None if timeout_s is None else entropy.monotonic_s() + timeout_s,
     )

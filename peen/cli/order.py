@@ -9,7 +9,7 @@ from typing import BinaryIO, Final, Literal
 
 from peen.cli.ends import REFUSED, CommandEnds
 from peen.duration import parse_duration_ms
-from peen.wire.client import MessageSend, SentImage
+from peen.wire.client import Effort, MessageSend, SentImage
 
 Form = Literal["text", "json", "stream-json"]
 """What standard output gets: the answer alone, one JSON document, or every frame on a line."""
@@ -29,12 +29,18 @@ class Order:
     prompt: str
     workspace: str
     model: str | None
+    effort: Effort | None = None
     deadline_s: float | None
     images: tuple[SentImage, ...] = ()
 
     def message(self, session_id: str) -> MessageSend:
         return MessageSend(
-            id=self.frame_id, session_id=session_id, message=self.prompt, model=self.model, images=self.images
+            id=self.frame_id,
+            session_id=session_id,
+            message=self.prompt,
+            model=self.model,
+            reasoning_effort=self.effort,
+            images=self.images,
         )
 
 

@@ -232,6 +232,9 @@ class Summarizer:
             return None, CompactOutput(outcome="failed", error=str(outcome))
         if not outcome.text.strip():
             return None, CompactOutput(outcome="empty", error="the summarizer said nothing")
+        if outcome.truncated:
+            error = "the summary was cut by its limit (PEEN_COMPACTION_MAX_OUTPUT_TOKENS)"
+            return None, CompactOutput(outcome="failed", error=error)
         missing = stands_for(earlier, source.rows)
         tokens = text_tokens(summary_text(outcome.text, "", missing))
         replaced = source.tokens + (0 if earlier is None else text_tokens(earlier.text))

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+from uuid import UUID
 
 from peen.session.ending import cut
-from peen.store import inbox
+from peen.store import inbox, jobs
 from peen.store.database import Tx
 from peen.store.turns import TurnRow
 
 MAX_TEXT_BYTES: Final = 1000
 """Of one waiting message; the whole of it follows when it is delivered."""
+MAX_JOBS: Final = 20
+"""Commands that a summary names, the latest ones."""
 
 Section = Callable[[Tx, TurnRow], str]
 
@@ -38,4 +41,16 @@ def _waiting(tx: Tx, turn: TurnRow) -> str:
     return "\n".join(["Messages of the user that were still to come, and follow as messages of their own:", *lines])
 
 
-SECTIONS: Final[tuple[Section, ...]] = (_directory, _waiting)
+def _jobs(tx: Tx, turn: TurnRow) -> str:
+    running = jobs.page(tx, turn.session_no, limit=MAX_JOBS + 1, offset=0, state="running", detached_only=True)
+    if not running:
+        return ""
+    lines = [
+        f"- job {UUID(bytes=row.id)}: {cut(row.purpose, MAX_TEXT_BYTES)} (`{cut(row.command, MAX_TEXT_BYTES)}`)"
+        for row in reversed(running[:MAX_JOBS])
+    ]
+    more = ["- and more; listJobs tells of all"] if len(running) > MAX_JOBS else []
+    return "\n".join(["Commands that were still running in the background:", *lines, *more])
+
+
+SECTIONS: Final[tuple[Section, ...]] = (_directory, _jobs, _waiting)

@@ -199,7 +199,13 @@ def by_id(db: Reader | Tx, session_no: SessionNo, job_id: bytes) -> JobRow | Non
 
 
 def page(
-    db: Reader, session_no: SessionNo, *, limit: int, offset: int, state: str | None = None, detached_only: bool = False
+    db: Reader | Tx,
+    session_no: SessionNo,
+    *,
+    limit: int,
+    offset: int,
+    state: str | None = None,
+    detached_only: bool = False,
 ) -> list[JobRow]:
     """Newest first."""
     bindings = {

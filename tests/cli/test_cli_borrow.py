@@ -42,6 +42,7 @@ from peen.cli.screen import Screen
 from peen.control.lock import ControllerLock, LockInfo, read_lock
 from peen.entropy import Entropy, SystemEntropy
 from peen.settings import Settings
+from peen.wire.client import Effort
 
 FRAME = "33333333-3333-4333-8333-333333333333"
 WAITS = "another peen exec hosts the controller, for other directories; waiting for its end"
@@ -80,12 +81,13 @@ class World:
     def close(self) -> None:
         self.lock.release()
 
-    def order(self, *, model: str | None = None, within_s: float | None = None) -> Order:
+    def order(self, *, model: str | None = None, effort: Effort | None = None, within_s: float | None = None) -> Order:
         return Order(
             frame_id=FRAME,
             prompt="hello",
             workspace=str(self.settings.workspace_root / "work"),
             model=model,
+            effort=effort,
             deadline_s=None if within_s is None else self.entropy.monotonic_s() + within_s,
         )
 
@@ -93,12 +95,17 @@ class World:
         return Screen(form, out=self.out.extend, err=self.err, watched=False, plain=False, entropy=self.entropy)
 
     def run(
-        self, *handlers: Handler, form: Form = "text", model: str | None = None, within_s: float | None = None
+        self,
+        *handlers: Handler,
+        form: Form = "text",
+        model: str | None = None,
+        effort: Effort | None = None,
+        within_s: float | None = None,
     ) -> int:
         """Exit code of `peen exec hello` against these connections."""
         holder = read_lock(self.settings.state_dir)
         assert holder is not None
-        order = self.order(model=model, within_s=within_s)
+        order = self.order(model=model, effort=effort, within_s=within_s)
         with canned(self.settings.control_socket, *handlers):
             return BorrowedTurn(order, self.settings, self.screen(form), self.entropy).run(holder)
 
@@ -139,6 +146,13 @@ def test_the_model_of_the_command_line_is_sent_along(world: World) -> None:
     world.run(opened(), serve(*whole_turn("hello", "hi"), ack({"queued": False}, FRAME), sent=sent), model="up/other")
 
     assert sent[0]["data"] == {"message": "hello", "model": "up/other"}
+
+
+def test_the_effort_of_the_command_line_is_sent_along(world: World) -> None:
+    sent: list[dict[str, Any]] = []
+    world.run(opened(), serve(*whole_turn("hello", "hi"), ack({"queued": False}, FRAME), sent=sent), effort="high")
+
+    assert sent[0]["data"] == {"message": "hello", "reasoningEffort": "high"}
 
 
 def test_frames_are_streamed_with_the_acknowledgement_last(world: World) -> None:

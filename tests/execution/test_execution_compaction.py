@@ -253,6 +253,7 @@ async def test_the_summary_names_the_directory_and_the_messages_that_wait(autoju
         (says(" \n "), "empty"),
         ([ModelError("no", kind="invalid_request", retryable=False, status=400)], "failed"),
         ([TextDelta("half")], "failed"),
+        ([TextDelta("cut by its own limit"), Finished("length", MODEL_ID)], "failed"),
         (says(LONG * 9), "useless"),
         ([TextDelta("so slow"), 500.0, Finished("stop", MODEL_ID)], "failed"),
     ],

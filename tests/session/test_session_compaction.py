@@ -120,6 +120,28 @@ async def test_a_summary_is_stored_with_its_links_and_read_back_as_it_stands() -
         check_sequences(db.reader)
 
 
+async def test_a_summary_names_the_commands_that_run_in_the_background() -> None:
+    async with open_store() as db:
+        own = await desk(db)
+        add = """
+            INSERT INTO job (id, session_no, turn_no, execution_no, generation_no, call_id, purpose, command, directory,
+                             state, is_detached, started_at_ms)
+            SELECT ?, ?, max(t.no), max(e.no), ?, 'c', ?, 'make all', '/srv', ?, ?, 0 FROM turn t, execution e
+        """
+        for number, (purpose, state, detached) in enumerate(
+            [("build it", "running", 1), ("over", "exited", 1), ("inside its call", "running", 0)], 1
+        ):
+            row = (uuid(7000 + number).bytes, own.home.no, own.home.generation_no, purpose, state, detached)
+            await db.write(lambda tx, row=row: tx.execute(add, row).fetchall())  # type: ignore[misc]
+        committed = await own.compact()
+
+        assert committed.summary is not None
+        told = committed.summary.split("Commands that were still running in the background:\n")[1]
+        assert told.startswith(f"- job {uuid(7001)}: build it (`make all`)\n")
+        assert "over" not in told
+        assert "inside its call" not in told
+
+
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
