@@ -173,7 +173,11 @@ def test_a_worker_with_a_live_job_is_not_idle() -> None:
         with daemon, Client(daemon) as client:
             session = client.open(daemon.workspace_root)
             client.ask(session, "go", model="scripted/short")
-            time.sleep(1.5)  # five times the idle time: nothing happens, and nothing can be waited for
+            (daemon.workspace_root / "other").mkdir()
+            other = client.open(daemon.workspace_root / "other")
+            client.ask(other, "hello", model="scripted/answers")
+            # This one has been idle for a shorter time, and has no job.
+            wait_for(lambda: worker_states(client, other) == ["stopped"], "the other worker to stop")
             assert worker_states(client, session) == ["ready"]
 
             (daemon.workspace_root / "go").touch()

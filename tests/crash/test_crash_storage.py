@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,22 +23,12 @@ from crash_kit import (
     short_directory,
     wait_for,
 )
+from disk_kit import tiny_disk
 
 from peen.testing.daemon import Daemon, DaemonFailed
 
 BIG = "x" * 200_000
 SCRIPT = script({"talks": [[{"text": BIG}]], "answers": [[{"text": "short"}]]})
-
-
-@contextmanager
-def small_disk(at: Path, size: str) -> Iterator[None]:
-    """A file system of its own, so that it can be filled."""
-    at.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(at)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(at)], check=True)
 
 
 @contextmanager
@@ -67,7 +56,7 @@ def fill(directory: Path) -> Path:
 
 
 def test_a_full_disk_refuses_new_work_and_ends_what_runs_and_all_is_well_when_space_returns() -> None:
-    with short_directory() as home, small_disk(home / "state", "24m"):
+    with short_directory() as home, tiny_disk(home / "state", kib=24 * 1024):
         daemon = scripted_daemon(home, SCRIPT, {"PEEN_LOG_DIRECTORY": str(home / "logs")}).start()
         with daemon, Client(daemon) as client:
             session = client.open(daemon.workspace_root)
@@ -93,7 +82,7 @@ def test_a_stop_on_a_disk_without_a_free_byte_ends_in_time_and_the_next_start_re
     waits = [[command("touch started; while :; do sleep 0.05; done"), {"text": "never"}]]
     text = script({"waits": waits, "answers": [[{"text": "short"}]]})
     own = {"PEEN_SHUTDOWN_TIMEOUT": "3s"}
-    with short_directory() as home, small_disk(home / "state", "24m"):
+    with short_directory() as home, tiny_disk(home / "state", kib=24 * 1024):
         daemon = scripted_daemon(home, text, {"PEEN_LOG_DIRECTORY": str(home / "logs"), **own}).start()
         with Client(daemon) as client:
             session = client.open(daemon.workspace_root)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -16,6 +15,7 @@ from uuid import UUID
 import apsw
 import pytest
 import trio
+from disk_kit import fill, tiny_disk
 from engine_kit import Engine, PlayedUpstream, asks, says, work
 from structlog.testing import capture_logs
 from world_kit import AT_MS, make_home, open_turn, uuid
@@ -298,31 +298,9 @@ async def test_a_file_that_cannot_be_had_is_done_without(tmp_path: Path) -> None
         assert [entry["log_level"] for entry in logs] == ["warning"]
 
 
-@contextmanager
-def mounted(directory: Path) -> Iterator[Path]:
-    """A file system of its own, so that it can be filled."""
-    directory.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "tmpfs", str(directory)], check=True)
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
-
-
-def fill(directory: Path) -> Path:
-    """Take all the space there is; the file that holds it."""
-    filler = directory / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for size in (65536, 4096):
-            with suppress(OSError):
-                while True:
-                    file.write(b"x" * size)
-    return filler
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 async def test_a_full_disk_under_it_harms_no_turn_and_it_catches_up_when_there_is_room(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk") as disk:
+    with tiny_disk(tmp_path / "disk", kib=512) as disk:
         async with place(tmp_path) as own:
             own.directory = disk
             async with kept(own) as history:

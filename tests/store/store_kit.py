@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -102,28 +101,6 @@ def words_in(path: Path) -> list[str]:
         return [str(word) for (word,) in connection.execute("SELECT word FROM entry ORDER BY no")]
     finally:
         connection.close()
-
-
-@contextmanager
-def tiny_disk(directory: Path, *, kib: int) -> Iterator[Path]:
-    """A real file system of this size. Only root can make one."""
-    directory.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k,mode=0700", "tmpfs", str(directory)], check=True)
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
-
-
-def fill(directory: Path) -> Path:
-    """Take all the space there is; the file that holds it."""
-    filler = directory / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for size in (65536, 4096):
-            with suppress(OSError):
-                while True:
-                    file.write(b"x" * size)
-    return filler
 
 
 def descriptors() -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import outcome
 import pytest
 import trio
+from disk_kit import fill, tiny_disk
 from store_kit import (
     FIRST,
     NAME,
@@ -17,9 +18,7 @@ from store_kit import (
     Gate,
     add,
     add_then_fail,
-    fill,
     open_group,
-    tiny_disk,
     words_in,
     write_migrations,
 )

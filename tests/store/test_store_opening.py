@@ -17,15 +17,14 @@ from pathlib import Path
 
 import apsw
 import pytest
+from disk_kit import fill, tiny_disk
 from store_kit import (
     FIRST,
     NAME,
     SECOND,
     add,
-    fill,
     open_group,
     open_inline,
-    tiny_disk,
     words_in,
     write_migrations,
 )

@@ -7,14 +7,12 @@ import hashlib
 import itertools
 import os
 import stat
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from disk_kit import tiny_disk
 from tool_world import World, ordinary_directory, ordinary_user
 
 from peen.tool.apply_patch import ApplyPatch
@@ -474,20 +472,9 @@ async def test_a_real_write_that_fails_in_the_middle_changes_nothing(world: Worl
     assert tree(world.directory) == before
 
 
-@contextmanager
-def small_disk(at: Path, kib: int) -> Iterator[None]:
-    """A file system of its own that is soon full."""
-    at.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k,mode=0700", "tmpfs", str(at)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(at)], check=True)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 async def test_on_a_full_disk_every_tool_leaves_every_byte_as_it_was(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 96):
+    with tiny_disk(tmp_path / "disk", kib=96):
         world = World(tmp_path / "disk")
         world.file("one", b"a\n" + b"x" * 20_000)
         world.file("twin", b"b\n" + b"y" * 20_000)
