@@ -157,7 +157,7 @@ def listed(db: Reader, writer: Writer, request: ListJobs, *, at_ms: int) -> Jobs
     """For the model: jobs whose handle it was given, or is about to be."""
     limit = min(request.limit, MAX_LISTED)
     rows = jobs.page(db, writer.session_no, limit=limit + 1, offset=0, state=request.state, detached_only=True)
-    return JobsListed(jobs=[_record(row, at_ms) for row in rows[:limit]], has_more=len(rows) > limit)
+    return JobsListed(jobs=[record_of(row, at_ms) for row in rows[:limit]], has_more=len(rows) > limit)
 
 
 def read(db: Reader, writer: Writer, request: ReadJob, *, at_ms: int) -> JobRead:
@@ -171,7 +171,7 @@ def read(db: Reader, writer: Writer, request: ReadJob, *, at_ms: int) -> JobRead
         None if after is None else _read(db, job.no, stream, after, max_lines=request.max_lines, max_bytes=share)
         for stream, after in enumerate(wanted)
     ]
-    return JobRead(job=_record(job, at_ms), stdout=parts[0], stderr=parts[1])
+    return JobRead(job=record_of(job, at_ms), stdout=parts[0], stderr=parts[1])
 
 
 def _read(db: Reader, job_no: int, stream: int, after: int, *, max_lines: int, max_bytes: int) -> StreamRead:
@@ -192,7 +192,8 @@ def duration_ms(job: JobRow, now_ms: int) -> int:
     return max(0, (now_ms if job.ended_at_ms is None else job.ended_at_ms) - job.started_at_ms)
 
 
-def _record(job: JobRow, now_ms: int) -> JobRecord:
+def record_of(job: JobRow, now_ms: int) -> JobRecord:
+    """What is told of a job."""
     return JobRecord(
         job_id=str(UUID(bytes=job.id)),
         turn_id=str(UUID(bytes=job.turn_id)),

@@ -10,6 +10,8 @@ from itertools import islice
 from typing import Final, cast
 from uuid import UUID
 
+import msgspec
+
 from peen.hub.api import Api
 from peen.hub.request import (
     ApiRequest,
@@ -27,7 +29,7 @@ from peen.hub.request import (
 from peen.hub.rest.pages import fill
 from peen.hub.router import Router
 from peen.ids import derived_id
-from peen.session.jobs import ask_for_signal, duration_ms, found
+from peen.session.jobs import ask_for_signal, found, record_of
 from peen.store import jobs
 from peen.store.database import Reader
 from peen.store.jobs import BOTH, JobRow, SignalRow, StoredPiece
@@ -137,24 +139,10 @@ async def signal_job(api: Api, request: ApiRequest) -> ApiResponse:
 
 def _job(session_id: str, row: JobRow, now_ms: int) -> Job:
     return Job(
-        job_id=str(UUID(bytes=row.id)),
         session_id=session_id,
-        turn_id=str(UUID(bytes=row.turn_id)),
-        tool_call_id=row.call_id,
         worker_generation_id=str(UUID(bytes=row.generation_id)),
-        pid=row.pid or 0,
-        purpose=row.purpose,
-        command=row.command,
-        directory=row.directory,
-        state=cast(JobState, row.state),
         detached=row.is_detached,
-        exit_code=row.exit_code,
-        failure_detail=row.failure_detail,
-        lines=row.line_count,
-        bytes=row.byte_count,
-        started_at=rfc3339(row.started_at_ms),
-        ended_at=None if row.ended_at_ms is None else rfc3339(row.ended_at_ms),
-        duration_ms=duration_ms(row, now_ms),
+        **msgspec.structs.asdict(record_of(row, now_ms)),
     )
 
 
