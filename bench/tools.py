@@ -1,4 +1,4 @@
-"""What the file tools cost beside the programs and system calls that they rest on.
+"""What the file tools and commands cost beside the programs and system calls that they rest on.
 
     python -m bench.tools [--quick] [--json]
 
@@ -7,6 +7,10 @@ with the same files to look at, for changes the plain read, write, fsync and ren
 `ratio` is that of the medians. Calls are whole ones, from the model's JSON to the result's. `search_few` finds 50
 lines; `search_many` and `list` stop at their limits, which `rg` does not have. Another figure is one more entry in
 `figures`.
+
+Commands (`bench.commands`) run in the whole program. `spawn` is `true` in a shell, beside a bare loop of `posix_spawn`;
+the aim is 1.5 times that and a millisecond. `print_64mb` is the output of one command until it is stored, beside
+`cat > file`, and once more beside the same and an fsync: the stored output is on the disk, too.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from typing import Final
 import msgspec
 import trio
 
+from bench import commands
 from bench.common import median, parser, report, table
 from peen.tool.base import ToolContext
 from peen.tool.ledger import Ledger
@@ -190,6 +195,11 @@ async def measure(*, quick: bool) -> dict[str, dict[str, float]]:
         return {figure.name: await measured(figure) for figure in found}
 
 
+def measure_commands(*, quick: bool) -> dict[str, dict[str, float]]:
+    with tempfile.TemporaryDirectory(prefix="peen-bench-") as name:
+        return commands.measure(Path(name), quick=quick)
+
+
 def fast_directory() -> Path | None:
     """Memory, if there is enough: on a disk it takes longer to make the tree than to measure."""
     memory = Path("/dev/shm")
@@ -201,8 +211,8 @@ def rows(found: dict[str, dict[str, float]]) -> Sequence[Sequence[object]]:
 
 
 def main() -> int:
-    arguments = parser("The file tools, each beside its floor.").parse_args()
-    found = trio.run(lambda: measure(quick=arguments.quick))
+    arguments = parser("The file tools and commands, each beside its floor.").parse_args()
+    found = trio.run(lambda: measure(quick=arguments.quick)) | measure_commands(quick=arguments.quick)
     report(arguments, found, table(["figure", "ms", "floor ms", "ratio"], rows(found)))
     return 0
 
