@@ -130,12 +130,15 @@ def end(tx: Tx, writer: Writer, request: EndJob, *, at_ms: int) -> JobEnded:
 def end_generation(
     tx: Tx, generation_id: bytes, *, state: str, detail: str | None, exit_code: int | None, at_ms: int
 ) -> None:
-    """Record the end of a worker generation, which nothing of it outlives: commands that it ran end with it."""
+    """Record the end of a worker generation, which nothing of it outlives: commands that it ran end with it.
+
+    One whose call was under way is told as well, since no result will tell of it, unless a Stop was ending it already.
+    """
     generation = generations.by_id(tx, generation_id)
     assert generation is not None
     generations.ended(tx, generation_id, state=state, detail=detail, exit_code=exit_code, at_ms=at_ms)
     for job in jobs.end_left(tx, Owner(generation.session_no, generation.no), detail=INTERRUPTED, at_ms=at_ms):
-        if job.is_detached:
+        if job.is_detached or not jobs.signals(tx, job.no, limit=1, offset=0):
             _report(tx, job)
 
 
@@ -154,9 +157,9 @@ def found(db: Reader | Tx, session_no: SessionNo, job_id: bytes) -> JobRow:
 
 
 def listed(db: Reader, writer: Writer, request: ListJobs, *, at_ms: int) -> JobsListed:
-    """For the model: jobs whose handle it was given, or is about to be."""
+    """For the model: jobs whose handle it was given, or is about to be, by a result or by a notice."""
     limit = min(request.limit, MAX_LISTED)
-    rows = jobs.page(db, writer.session_no, limit=limit + 1, offset=0, state=request.state, detached_only=True)
+    rows = jobs.page(db, writer.session_no, limit=limit + 1, offset=0, state=request.state, known_only=True)
     return JobsListed(jobs=[record_of(row, at_ms) for row in rows[:limit]], has_more=len(rows) > limit)
 
 

@@ -42,7 +42,7 @@ def _waiting(tx: Tx, turn: TurnRow) -> str:
 
 
 def _jobs(tx: Tx, turn: TurnRow) -> str:
-    running = jobs.page(tx, turn.session_no, limit=MAX_JOBS + 1, offset=0, state="running", detached_only=True)
+    running = jobs.page(tx, turn.session_no, limit=MAX_JOBS + 1, offset=0, state="running", known_only=True)
     if not running:
         return ""
     lines = [

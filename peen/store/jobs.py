@@ -57,7 +57,8 @@ SELECT j.no, j.id, j.session_no, t.id, j.execution_no, g.id, j.call_id, j.pid, j
 _BY_ID: Final = f"{_SELECT} WHERE j.id = ? AND j.session_no = ?"
 _BY_NO: Final = f"{_SELECT} WHERE j.no = ?"
 _PAGE: Final = f"""
-{_SELECT} WHERE j.session_no = :session AND (:state IS NULL OR j.state = :state) AND j.is_detached >= :detached
+{_SELECT} WHERE j.session_no = :session AND (:state IS NULL OR j.state = :state)
+   AND (NOT :known OR j.is_detached OR j.state = 'interrupted')
  ORDER BY j.no DESC LIMIT :limit OFFSET :offset
 """
 _RUNNING: Final = "SELECT EXISTS (SELECT 1 FROM job WHERE session_no = ? AND state = 'running')"
@@ -205,11 +206,11 @@ def page(
     limit: int,
     offset: int,
     state: str | None = None,
-    detached_only: bool = False,
+    known_only: bool = False,
 ) -> list[JobRow]:
-    """Newest first."""
+    """Newest first. `known_only` leaves out commands whose end was, or will be, told by their call."""
     bindings = {
-        "session": session_no, "state": state, "detached": int(detached_only), "limit": limit, "offset": offset,
+        "session": session_no, "state": state, "known": int(known_only), "limit": limit, "offset": offset,
     }  # fmt: skip
     return [_row(row) for row in db.rows(_PAGE, bindings)]
 
@@ -233,7 +234,7 @@ def output(db: Reader, job_no: int, *, after: int, streams: int = BOTH) -> Gener
         cursor.close()
 
 
-def signals(db: Reader, job_no: int, *, limit: int, offset: int) -> list[SignalRow]:
+def signals(db: Reader | Tx, job_no: int, *, limit: int, offset: int) -> list[SignalRow]:
     """Oldest first."""
     bounds = (keys.join(job_no, 0), keys.join(job_no + 1, 0))
     return [

@@ -37,6 +37,7 @@ SCRIPT = script(
                 {"text": "it goes on"},
             ]
         ],
+        "front": [[command(JOB), {"text": "never"}]],
         "answers": [[{"text": "hello"}]],
     }
 )
@@ -49,12 +50,14 @@ def number_in(daemon: Daemon, name: str) -> int:
 
 
 def start(daemon: Daemon, client: Client, model: str = "starts") -> tuple[str, str, list[int]]:
-    """Session, job, and the pids of what belongs to it."""
-    session = client.open(daemon.workspace_root)
-    assert client.ask(session, "go", model=f"scripted/{model}")[-1]["type"] == "message.completed"
+    """Session, job, and the pids of what belongs to it. The call of model `front` does not return."""
+    session, returns = client.open(daemon.workspace_root), model != "front"
+    frame = client.send(session, "go", model=f"scripted/{model}")
+    assert not returns or client.answered(frame)[-1]["type"] == "message.completed"
     pids = [number_in(daemon, name) for name in ("job", "left")]
+    wait_for(lambda: job_of(client, session)["pid"] != 0, "the pid to be stored")
     (found,) = client.get("/session/jobs", session)["jobs"]
-    assert (found["state"], found["detached"], found["pid"]) == ("running", True, pids[0])
+    assert (found["state"], found["detached"], found["pid"]) == ("running", returns, pids[0])
     return session, found["jobId"], pids
 
 
@@ -94,7 +97,7 @@ def kill_everything(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("crash", [kill_worker, kill_controller, kill_everything])
-@pytest.mark.parametrize("model", ["starts", "outlives"])
+@pytest.mark.parametrize("model", ["starts", "outlives", "front"])
 def test_a_job_that_a_crash_ended_is_told_as_failed_exactly_once(crash: Callable[[Daemon], None], model: str) -> None:
     with short_directory() as home:
         daemon = scripted_daemon(home, SCRIPT).start()

@@ -118,17 +118,28 @@ async def test_a_long_purpose_is_cut_and_how_it_ended_stays() -> None:
 async def test_jobs_of_a_worker_that_is_gone_end_as_interrupted_and_are_told_once() -> None:
     async with desk() as own:
         await detached(own)
-        await own.ask(created(own, OTHER))
+        await own.ask(created(own, OTHER))  # its call is under way, and no result will tell of it
         await generation_ends(own)
         await generation_ends(own)
 
         assert [(job.state, job.exit_code) for job in own.jobs()] == [("interrupted", -1)] * 2
-        (notice,) = own.notices()
-        assert notice["type"] == "job.failed"
-        assert notice["data"]["jobId"] == JOB
-        assert (notice["data"]["exitCode"], notice["data"]["reason"]) == (-1, "interrupted")
+        assert [notice["type"] for notice in own.notices()] == ["job.failed"] * 2
+        assert [notice["data"]["jobId"] for notice in own.notices()] == [JOB, OTHER]
+        assert {(each["data"]["exitCode"], each["data"]["reason"]) for each in own.notices()} == {(-1, "interrupted")}
+        listed = await own.ask(ListJobs(limit=10))
+        assert [job.job_id for job in listed.jobs] == [OTHER, JOB]
         assert await own.refused(exited()) == "STALE_CLAIM"
-        assert len(own.notices()) == 1
+        assert len(own.notices()) == 2
+
+
+async def test_a_command_that_a_stop_was_ending_when_its_worker_went_is_no_news() -> None:
+    async with desk() as own:
+        await own.ask(created(own))
+        await own.ask(RecordJobSignal(job_id=JOB, signal="stop"))
+        await generation_ends(own)
+
+        assert own.job(JOB).state == "interrupted"
+        assert own.notices() == []
 
 
 async def test_recovery_after_a_crash_ends_jobs_like_their_worker() -> None:
