@@ -16,7 +16,7 @@ from peen.wire.joboutput import MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_PIECE_BYT
 
 FLUSH_S: Final = 0.05
 """How long complete lines wait for more, and an incomplete one for its end."""
-WINDOW: Final = 4
+WINDOW: Final = 8
 """Chunks that may be on their way unanswered: whoever prints faster than the disk writes has to wait."""
 
 
