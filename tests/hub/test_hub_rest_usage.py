@@ -115,3 +115,24 @@ async def test_a_budget_that_is_none_is_refused_and_changes_nothing(tmp_path: Pa
 
         assert await own.refusal("POST", "/sessions/open", body=body) == (400, "VALIDATION_FAILED")
         assert (await opened(own))["budget"] == {"tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("NaN", '"NaN"'), ("-1", '"-1"'), ("1e9", '"1e9"'), ("", '""'), ("1000000", '"1000000"'), ("$5", '"$5"'),
+        (2.5, "2.5"), (3, "3"), (True, "true"), (["1"], '["1"]'), ("9" * 100, f'"{"9" * 59}…'),
+    ],
+)  # fmt: skip
+async def test_an_amount_of_another_form_is_answered_with_what_was_given_and_what_is_accepted(
+    tmp_path: Path, given: object, shown: str
+) -> None:
+    async with office(tmp_path) as own:
+        body = json.dumps({"workspace": f"{tmp_path}/project", "budget": {"costUsd": given}}).encode()
+        status, answer = await own.ask("POST", "/sessions/open", body=body)
+
+    assert (status, answer["code"]) == (400, "VALIDATION_FAILED")
+    assert answer["message"] == (
+        "budget.costUsd: must be US dollars as decimal text, at most 6 digits and 12 behind the point "
+        f'("2.50"); got {shown}'
+    )
