@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from engine_kit import Attempt, PlayedUpstream, asks, says, work
 from rest_kit import Office, engine_in, office
+from structlog.testing import capture_logs
 
 from peen.errors import ModelError
 from peen.model.price import Prices
@@ -90,6 +91,25 @@ async def test_a_budget_is_given_replaced_kept_and_taken_away(tmp_path: Path) ->
         assert replaced["budget"] == {"tokens": 7000}
         assert "budget" not in zero
         assert "budget" not in nothing
+
+
+async def test_a_budget_of_dollars_that_cannot_count_the_default_model_is_accepted_and_logged(tmp_path: Path) -> None:
+    async with office(tmp_path) as own:
+        with capture_logs() as logs:
+            await opened(own, budget={"tokens": 5000})
+            assert logs == []
+            session = await opened(own, budget={"costUsd": "2.50"})
+        model = own.api.default_model
+        priced = UpstreamConfig(name="scripted", type="scripted", prices={"*": Price(input="3", output="15")})
+        own.api = replace(own.api, terms=Terms(Prices([priced])))
+        with capture_logs() as later:
+            await opened(own, budget={"costUsd": "2.50"})
+
+    assert session["budget"] == {"costUsd": "2.5"}
+    (line,) = logs
+    assert line["event"].startswith(f"the price of {model} is not known: its calls count as nothing")
+    assert (line["log_level"], line["session_id"], line["model"]) == ("warning", session["id"], model)
+    assert later == []
 
 
 async def test_a_new_session_is_made_with_its_budget_and_the_lower_limit_is_shown(tmp_path: Path) -> None:

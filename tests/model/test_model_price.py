@@ -27,6 +27,11 @@ def upstream(kind: str = "anthropic", base_url: str | None = None, **fields: obj
     )
 
 
+def gateway(pattern: str) -> UpstreamConfig:
+    """One that serves models of several providers, with a price for this pattern."""
+    return upstream("openai", "https://router.example/v1", prices={pattern: {"input": "1", "output": "2"}})
+
+
 @pytest.mark.parametrize(
     ("usage", "price", "expected"),
     [
@@ -117,6 +122,15 @@ def test_an_amount_is_written_without_an_exponent_and_without_idle_zeros(amount:
         (upstream(prices={"a": {"input": "1", "output": "8"}, "*": {"input": "2", "output": "8"}}), "a", "1"),
         (upstream(prices={"a": {"input": "1", "output": "8"}, "*": {"input": "2", "output": "8"}}), "b", "2"),
         (upstream(prices={"a": {"input": "1", "output": "8"}}), "claude-opus-5", "5"),
+        # A gateway's names have slashes: the whole of what stands behind the upstream's name counts.
+        (gateway("openai/gpt-4o"), "openai/gpt-4o", "1"),
+        (gateway("openai/gpt-4o"), "openai/gpt-4o-2024-08-06", "1"),
+        (gateway("anthropic/claude-sonnet-4"), "anthropic/claude-sonnet-4-20250514", "1"),
+        (gateway("anthropic/*"), "anthropic/claude-sonnet-4", "1"),
+        (gateway("*/claude-sonnet-4"), "router/anthropic/claude-sonnet-4", "1"),
+        (gateway("openai/gpt-4o"), "openai/gpt-4o:free", None),
+        (gateway("gpt-4o"), "openai/gpt-4o", None),
+        (gateway("up/openai/gpt-4o"), "openai/gpt-4o", None),
     ],
 )
 def test_a_price_is_the_upstreams_own_or_the_providers(
