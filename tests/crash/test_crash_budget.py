@@ -123,9 +123,7 @@ def test_exec_and_show_tell_what_was_used_by_a_controller_of_their_own_and_by_a_
     assert shown.count("2,200 tokens, $0.009") == 2
 
 
-def test_a_limit_of_dollars_that_cannot_count_the_default_model_is_told_at_the_start_and_by_exec() -> (
-    None
-):
+def test_a_limit_of_dollars_that_cannot_count_the_default_model_is_told_at_the_start_and_by_exec() -> None:
     models = {"openai/gpt-4o": MODELS["works"]}
     with priced({"gpt-4o": PRICE["*"]}, models=models, PEEN_MAX_SESSION_COST_USD="0.0045") as daemon:
         own = peen(daemon, "exec", "go")
