@@ -113,6 +113,10 @@ def test_an_amount_is_written_without_an_exponent_and_without_idle_zeros(amount:
         (upstream("openai"), "gpt-5.1", "1.25"),
         (upstream("openai"), "gpt-5.1-2025-11-13", "1.25"),
         (upstream("openai"), "gpt-5.1-mini", None),
+        (upstream("openai"), "gpt-5-mini-2025-08-07", "0.25"),
+        (upstream("openai"), "gpt-5", "1.25"),
+        (upstream("openai"), "o4-mini", "1.1"),
+        (upstream("openai"), "o3-pro", None),
         (upstream("openai", "https://api.openai.com/v1"), "gpt-5.1", "1.25"),
         # What others take for the same model is theirs to say.
         (upstream("openai", "https://router.example/v1"), "gpt-5.1", None),
@@ -159,6 +163,9 @@ def test_every_row_is_dated_sourced_and_the_only_one_for_its_models() -> None:
         assert 0 < read <= Decimal(row.input) < Decimal(row.output)
         if row.long_context is not None:
             assert Decimal(row.long_context.input) > Decimal(row.input)
+            # A cache price that is missing is the price of input: above the threshold that would be far too much.
+            assert (row.long_context.cache_read is None) == (row.cache_read is None)
+            assert (row.long_context.cache_write is None) == (row.cache_write is None)
 
 
 @pytest.mark.parametrize("amount", ["", "-1", "1e3", "1,5", ".5", "1.", "NaN"])
