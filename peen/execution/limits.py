@@ -50,7 +50,8 @@ def refusal(
 ) -> str | None:
     """Why no request to `model` follows these attempts of one step, whose records are not stored yet; None if one may.
 
-    Asked before every request of a step, whether it repeats the last one or is a smaller one in its place.
+    Asked before every request that follows another one, be it the same again or a smaller one in its place, and before
+    the first one of a summary. A model step that may not send its first one does not even begin.
     """
     if budget is None:
         return None
