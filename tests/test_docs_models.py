@@ -12,10 +12,11 @@ from peen.settings.upstreams import parse_upstreams
 
 PAGE = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
 
+LISTS = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+
 
 def test_the_list_of_upstreams_is_valid_and_its_prices_hold() -> None:
-    (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-
+    text, _ = LISTS
     keys = ("ANTHROPIC_API_KEY", "GATEWAY_KEY", "OPENAI_API_KEY", "ZAI_API_KEY")
     upstreams = parse_upstreams(text, dict.fromkeys(keys, "k"), Path("/nowhere"))
 
@@ -24,6 +25,23 @@ def test_the_list_of_upstreams_is_valid_and_its_prices_hold() -> None:
     price = Prices(upstreams).of("gateway/claude-opus-5")
     assert price is not None
     assert price.input == "2.5"
+
+
+def test_the_prices_of_a_gateway_are_found_by_the_whole_name_the_first_that_fits() -> None:
+    _, text = LISTS
+    prices = Prices(parse_upstreams(text, {"GATEWAY_KEY": "k"}, Path("/nowhere")))
+
+    found = {
+        name: None if (price := prices.of(f"router/{name}")) is None else price.input
+        for name in (
+            "openai/gpt-4o",
+            "openai/gpt-4o-2024-08-06",
+            "anthropic/claude-sonnet-4",
+            "qwen/qwen3:free",
+            "gpt-4o",
+        )
+    }
+    assert list(found.values()) == ["2.5", "2.5", "3", "0", "15"]
 
 
 def test_levels_are_told_as_the_table_says() -> None:

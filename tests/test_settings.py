@@ -453,15 +453,16 @@ def test_a_script_is_found_beside_the_configuration_or_by_its_absolute_path(depl
     ("entries", "problem"),
     [
         ([], "the list is empty"),
-        ([{"name": "a", "type": "scripted", "baseURL": "x"}], "`baseURL`"),
-        ([{"name": "a"}], "`type`"),
+        ([{"name": "a", "type": "scripted", "baseURL": "x"}], "[0].baseURL: is not a known field"),
+        ([{"name": "a"}], "[0].type: is required"),
         ([{"name": "", "type": "scripted"}], "name '' must be"),
         ([{"name": "a/b", "type": "scripted"}], "name 'a/b' must be"),
         ([{"name": "a", "type": "scripted"}, {"name": "a", "type": "scripted"}], "entry 2: name 'a' is used twice"),
         ([{"name": "a", "type": "zai"}], "type 'zai' is not part of this release; known: anthropic, openai, scripted,"),
         (
             [{"name": "a", "type": "scripted", "prices": {"m": {"input": "1e3", "output": "1"}}}],
-            "is not a valid list of upstreams: Expected `str` matching regex",
+            "is not a valid list of upstreams: [0].prices.m.input: must be dollars a million tokens as decimal text, "
+            'at most 9 digits and 12 behind the point ("2.50"); got "1e3"',
         ),
         ([{"name": "a", "type": "anthropic"}], "without a baseUrl the provider is Anthropic, which wants a key"),
         ([{"name": "a", "type": "openai"}], "apiKeyEnv is missing: without a baseUrl the provider is OpenAI"),
@@ -469,7 +470,7 @@ def test_a_script_is_found_beside_the_configuration_or_by_its_absolute_path(depl
         ([{"name": "a", "type": "openai", "baseUrl": "http://x", "api": "chats"}], "'chat' nor 'responses'"),
         ([{"name": "a", "type": "zai-coding", "baseUrl": "http://x", "api": "chat"}], "api belongs to upstreams"),
         ([{"name": "a", "type": "scripted", "stream": False}], "stream belongs to upstreams of a provider, not of"),
-        ([{"name": "a", "type": "openai", "baseUrl": "http://x", "stream": "no"}], "Expected `bool`, got `str`"),
+        ([{"name": "a", "type": "openai", "baseUrl": "http://x", "stream": "no"}], "[0].stream: expected `bool`, got"),
         ([{"name": "a", "type": "scripted", "script": "gone.yaml"}], "gone.yaml is not a file"),
         ([{"name": "a", "type": "scripted", "script": ""}], "script is not the path of a file"),
         ([{"name": "a", "type": "scripted", "script": "/tmp/" + "x" * 300}], "too long"),

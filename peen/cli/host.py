@@ -147,6 +147,9 @@ class HostedTurn:
         self._view.last_sequence = opened.session.feed_sequence
         if self._order.model is None and core.api.default_model == EMBEDDED_MODEL:
             self._screen.note(self._settings.upstream_choice)
+        budget, uncounted = opened.session.budget, core.api.terms.uncounted(self._order.model or core.api.default_model)
+        if uncounted is not None and budget is not None and budget.cost_usd is not None:
+            self._screen.note(uncounted)
         ear = self._ear = Ear(opened.session.id)
         core.fanout.add(ear)
         # Through the wire's own decoder, so that this message meets the same rules as any other.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -144,6 +144,8 @@ async def control_core(
         catalogue = Catalogue(models, settings.default_model, summarizer=summarizer)
         running = await stack.enter_async_context(_cancelled_at_exit())
         core = await _assemble(settings, database, space, catalogue, entropy, running, unrecorded)
+        if settings.max_session_cost_usd:
+            _warn_of_uncounted(core.api.terms, dict.fromkeys((catalogue.default, summarizer or "")))
         if admitted := await core.sessions.begin_admitted():
             log.info("admitted work goes on", sessions=admitted)
         if settings.crash_recovery == "resume":
@@ -237,6 +239,13 @@ async def _assemble(
     nursery.start_soon(partial(supervised, history.run, name="history of runs"))
     nursery.start_soon(partial(supervised, partial(deletion.finish, database), name="deletions left half-done"))
     return Core(database, fanout, pump, registry, supervisor, api, unrecorded)
+
+
+def _warn_of_uncounted(terms: Terms, models: Iterable[str]) -> None:
+    """Say which of the models that are used without being named cannot reach the limit of PEEN_MAX_SESSION_COST_USD."""
+    for model in models:
+        if warning := terms.uncounted(model):
+            log.warning(warning, limit="PEEN_MAX_SESSION_COST_USD", model=model)
 
 
 async def _clear_the_past(database: Database, space: ControlSpace, identity: str, entropy: Entropy) -> None:

@@ -25,7 +25,6 @@ from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
 from peen.model.images import refused_images
-from peen.model.price import Prices
 from peen.model.reasoning import kept_reasoning
 from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry, retry_reason
@@ -98,10 +97,10 @@ class Asker:
                 except ModelError as error:
                     self._blocks.close()
                     audits.append(self._failed_call(turn_round, error, began_ms))
-                    if shortened < MAX_SHORTENED and self._shorten(attempt, error, streaming):
+                    is_shorter = shortened < MAX_SHORTENED and self._shorten(error)
+                    done = await self._after_failure(attempt, error, streaming, audits, is_shorter=is_shorter)
+                    if is_shorter and done is None:
                         request, first, shortened = await self._request(), len(audits), shortened + 1
-                    else:
-                        done = await self._after_failure(attempt, error, streaming, audits)
                 else:
                     self._blocks.close()
                     audits.append(self._completed_call(turn_round, answer, began_ms))
@@ -126,14 +125,13 @@ class Asker:
             images=await self._pictures.of(self._conversation.images),
         )
 
-    def _shorten(self, attempt: int, error: ModelError, streaming: Streaming) -> bool:
+    def _shorten(self, error: ModelError) -> bool:
         """Whether another attempt with less makes sense: it was too long, and there was something to leave out."""
         if error.kind != TOO_LONG:
             return False
         dropped = self._keeper.refused()
         if dropped:
-            log.warning("the provider refused a request as too long, trying with less", dropped_messages=dropped)
-            self._show_retry(attempt, TOO_LONG, error, 0, streaming)
+            log.warning("the provider refused a request as too long", dropped_messages=dropped)
         return dropped > 0
 
     async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:
@@ -154,34 +152,35 @@ class Asker:
         return fold.finish()
 
     async def _after_failure(
-        self, attempt: int, error: ModelError, streaming: Streaming, audits: list[ModelCallRecord]
+        self,
+        attempt: int,
+        error: ModelError,
+        streaming: Streaming,
+        audits: list[ModelCallRecord],
+        *,
+        is_shorter: bool,
     ) -> Done[ModelOutput] | None:
+        """How the step ends; None once it is time for another attempt, which may be one with less."""
         ceiling_ms = self._setup.settings.provider_retry_max_delay_ms
-        delay_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
-        refusal = self._refusal_after(audits)
-        if delay_ms is not None and refusal is not None:
-            output = ModelOutput(error_kind=limits.REASON, error=refusal)
-            return Done(output=output, calls=audits, failed=True)
-        if delay_ms is None:
-            last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
-            refused = _refused(error, self._conversation)
-            output = ModelOutput(error_kind=error.kind, error=f"{last}{_about(refused)}")
-            return Done(output=output, calls=audits, failed=True, refused_images=[said for _, said in refused])
+        if is_shorter:
+            reason, delay_ms = TOO_LONG, 0
+        else:
+            planned_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
+            if planned_ms is None:
+                last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
+                refused = _refused(error, self._conversation)
+                output = ModelOutput(error_kind=error.kind, error=f"{last}{_about(refused)}")
+                return Done(output=output, calls=audits, failed=True, refused_images=[said for _, said in refused])
+            reason, delay_ms = retry_reason(error), planned_ms
+        used_up = limits.refusal(
+            self._steps.budget, audits, model=self._setup.model.name, upstreams=self._setup.settings.upstreams
+        )
+        if used_up is not None:
+            return Done(output=ModelOutput(error_kind=limits.REASON, error=used_up), calls=audits, failed=True)
         log.info("model call failed, trying again", kind=error.kind, attempt=attempt, delay_ms=delay_ms)
-        self._show_retry(attempt, retry_reason(error), error, delay_ms, streaming)
+        self._show_retry(attempt, reason, error, delay_ms, streaming)
         await trio.sleep(delay_ms / 1000)
         return None
-
-    def _refusal_after(self, audits: Sequence[ModelCallRecord]) -> str | None:
-        """Why there is no further attempt: those that failed have used up what was left of the budget."""
-        budget = self._steps.budget
-        if budget is None:
-            return None
-        # The list of prices is read only where a limit asks for it.
-        price = Prices(self._setup.settings.upstreams).of(self._setup.model.name) if budget.max_cost else None
-        for call in audits:
-            budget = limits.after(budget, call.usage, price)
-        return limits.reached(budget)
 
     def _show_retry(self, attempt: int, reason: str, error: ModelError, delay_ms: int, streaming: Streaming) -> None:
         status = error.http_status or 0

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from peen.model.price import cost, dollars, picos
+from peen.model.price import Prices, cost, dollars, picos
 from peen.wire.price import Price
-from peen.wire.worker import Budget, Usage
+from peen.wire.worker import Budget, ModelCallRecord, UpstreamConfig, Usage
 
 REASON: Final = "budgetReached"
-"""Of `turn.failed`, and of a model step that was given up between two attempts."""
+"""Of `turn.failed`, and of a model step or a summary that was given up before another attempt."""
 
 
 def reached(budget: Budget | None) -> str | None:
@@ -42,3 +43,20 @@ def after(budget: Budget, usage: Usage, price: Price | None) -> Budget:
         tokens=budget.tokens + (usage.prompt or 0) + (usage.completion or 0),
         cost=budget.cost + (0 if amount is None else picos(amount)),
     )
+
+
+def refusal(
+    budget: Budget | None, attempts: Sequence[ModelCallRecord], *, model: str, upstreams: Iterable[UpstreamConfig]
+) -> str | None:
+    """Why no request to `model` follows these attempts of one step, whose records are not stored yet; None if one may.
+
+    Asked before every request that follows another one, be it the same again or a smaller one in its place, and before
+    the first one of a summary. A model step that may not send its first one does not even begin.
+    """
+    if budget is None:
+        return None
+    # The list of prices is read only where a limit asks for it.
+    price = Prices(upstreams).of(model) if budget.max_cost and attempts else None
+    for call in attempts:
+        budget = after(budget, call.usage, price)
+    return reached(budget)

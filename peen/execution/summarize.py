@@ -15,9 +15,10 @@ from peen.context.compact import Earlier, Source, stands_for, transcript
 from peen.context.count import Gauge, message_tokens, text_tokens
 from peen.entropy import Entropy
 from peen.errors import ModelError
+from peen.execution import limits
 from peen.execution.decide import CompactOutput
 from peen.execution.requests import SentRequests
-from peen.execution.steps import Done
+from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
 from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry
@@ -82,12 +83,13 @@ class Summarizer:
         self,
         setup: SummaryModel,
         *,
+        steps: Steps,
         gauge: Gauge,
         settings: WorkerSettings,
         known_blobs: set[bytes],
         entropy: Entropy,
     ) -> None:
-        self._setup, self._gauge, self._settings = setup, gauge, settings
+        self._setup, self._steps, self._gauge, self._settings = setup, steps, gauge, settings
         self._known_blobs, self._entropy = known_blobs, entropy
 
     @property
@@ -138,10 +140,12 @@ class Summarizer:
         fixed = text_tokens(setup.prompt)
         room = self._gauge.counted(self._gauge.window - setup.max_output_tokens - MARGIN_TOKENS) - fixed
         request = self._request(source, earlier, max(room, LEAST_TOKENS))
-        self._send(asking, request)
-        attempt = 0
-        while True:
-            attempt += 1
+        attempt, delay_ms, is_new = 0, 0, True
+        while (used_up := self._used_up(asking)) is None:
+            await trio.sleep(delay_ms / 1000)
+            if is_new:
+                self._send(asking, request)
+            attempt, is_new = attempt + 1, False
             asking.began_ms, asking.usage = self._entropy.now_ms(), Usage()
             try:
                 answer = await self._attempt(asking, request, turn_round)
@@ -149,19 +153,26 @@ class Summarizer:
                 asking.calls.append(self._call(asking, source, "failed", error=error))
                 counted = message_tokens(request.messages[0])
                 if error.kind == TOO_LONG and len(asking.requests) == 1 and counted // 2 >= LEAST_TOKENS:
-                    log.warning("the summarizer's request was too long, trying with half of it")
-                    request, attempt = self._request(source, earlier, counted // 2), 0
-                    self._send(asking, request)
+                    log.warning("the summarizer's request was too long, half of it is next")
+                    request = self._request(source, earlier, counted // 2)
+                    attempt, delay_ms, is_new = 0, 0, True
                     continue
                 ceiling_ms = self._settings.provider_retry_max_delay_ms
-                delay_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
-                if delay_ms is None:
+                planned_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
+                if planned_ms is None:
                     return final_error(attempt, error, max_retry_after_ms=ceiling_ms)
-                await trio.sleep(delay_ms / 1000)
+                delay_ms = planned_ms
             else:
                 asking.calls.append(self._call(asking, source, "completed", answer=answer))
                 self._gauge.reported(fixed + message_tokens(request.messages[0]), answer.usage.prompt)
                 return answer
+        return ModelError(used_up, kind=limits.REASON, retryable=False)
+
+    def _used_up(self, asking: _Asking) -> str | None:
+        """Why nothing more may be asked."""
+        return limits.refusal(
+            self._steps.budget, asking.calls, model=self._setup.model.name, upstreams=self._settings.upstreams
+        )
 
     def _request(self, source: Source, earlier: Earlier | None, room: int) -> ModelRequest:
         text = transcript(source.rows, None if earlier is None else earlier.text, most=room)

@@ -144,7 +144,7 @@ def decode_body(request: ApiRequest, type: type[T]) -> T:
             # To JSON Schema, and to languages that know one kind of number, 3.0 is a whole number.
             return msgspec.json.decode(request.body, type=type, strict=False)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ValidationFailed(problem_text(error, whole="body", kind=type)) from error
+        raise ValidationFailed(problem_text(error, whole="body", kind=type, given=request.body)) from error
 
 
 def check_no_body(request: ApiRequest) -> None:

@@ -30,6 +30,19 @@ class Terms:
             for call, amount in zip(calls, amounts, strict=True)
         ]
 
+    def uncounted(self, model: str) -> str | None:
+        """What it means for a limit of dollars that this model has no price, and what to do; None if it has one.
+
+        Nothing is said of no model, "".
+        """
+        if not model or self.prices.of(model) is not None:
+            return None
+        return (
+            f"the price of {model} is not known: its calls count as nothing against a limit in US dollars, so it never "
+            f"stops them; give the upstream {model.partition('/')[0]} prices for it in PEEN_UPSTREAMS (docs/models.md, "
+            "Cost), or limit tokens (PEEN_MAX_SESSION_TOKENS, budget.tokens)"
+        )
+
     def budget(self, session: Taken | SessionRow) -> Budget | None:
         """What a session may use, and has; of its own limit and that of the deployment the lower one counts."""
         max_tokens, is_own_tokens = _lower(session.budget_tokens, self.max_tokens)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from peen.settings.environment import is_reserved
+from peen.wire.problem import problem_text
 from peen.wire.worker import UpstreamConfig
 
 KNOWN_TYPES: Final = ("anthropic", "openai", "scripted", "zai-coding")
@@ -36,7 +37,8 @@ def parse_upstreams(text: str, environ: Mapping[str, str], config_dir: Path) -> 
     try:
         entries = msgspec.json.decode(text, type=list[UpstreamConfig])
     except msgspec.DecodeError as exc:  # ValidationError included: it names field and entry
-        raise ValueError(f"is not a valid list of upstreams: {exc}") from None
+        problem = problem_text(exc, whole="the list", kind=list[UpstreamConfig], given=text)
+        raise ValueError(f"is not a valid list of upstreams: {problem}") from None
     if not entries:
         raise ValueError("the list is empty: name at least one upstream, or unset it for the embedded one")
     seen: set[str] = set()

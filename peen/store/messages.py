@@ -61,7 +61,7 @@ _OPENING: Final = "SELECT content FROM message WHERE turn_no = ? AND role = 'use
 _CALLS: Final = "SELECT tool_calls FROM message WHERE turn_no = ? AND tool_calls IS NOT NULL ORDER BY key"
 _RESULTS: Final = "SELECT tool_call_id, is_error FROM message WHERE turn_no = ? AND role = 'tool'"
 _TOOL_CALLS: Final = msgspec.json.Decoder(list[ToolCallRecord])
-_HOLDS_IMAGES: Final = "SELECT EXISTS (SELECT 1 FROM message WHERE images IS NOT NULL AND key > ? AND key <= ?)"
+_WITH_IMAGES: Final = _SELECT_HISTORY + " WHERE images IS NOT NULL AND key > ? AND key <= ? ORDER BY key"
 
 
 def append(tx: Tx, session_no: SessionNo, messages: Sequence[MessageRecord], *, turn_no: int, at_ms: int) -> int:
@@ -176,11 +176,10 @@ def _history_message(row: tuple[Any, ...]) -> HistoryMessage:
     return HistoryMessage(sequence=sequence, turn=turn_no, message=record)
 
 
-def holds_images(db: Reader | Tx, session_no: SessionNo) -> bool:
-    """Whether any stored message of the session has an image."""
-    row = db.row(_HOLDS_IMAGES, (keys.join(session_no, 0), keys.join(session_no, keys.MAX_SEQUENCE)))
-    assert row is not None
-    return bool(row[0])
+def with_images(db: Reader | Tx, session_no: SessionNo, *, after: int) -> list[HistoryMessage]:
+    """The stored messages behind `after` that have images, in order."""
+    span = (keys.join(session_no, after), keys.join(session_no, keys.MAX_SEQUENCE))
+    return [_history_message(row) for row in db.rows(_WITH_IMAGES, span)]
 
 
 def first_of_turn(db: Reader | Tx, turn_no: int) -> int:

@@ -15,7 +15,7 @@ from peen.tool.content import SNIFFED_BYTES, encoding_guess, invalid_utf8_at, sn
 from peen.tool.filesystem import FileContent, read_whole
 from peen.tool.outline import Outline
 from peen.tool.paths import ledger_key, real_path, regular_status_of, resolve_path
-from peen.wire.image import MediaType, media_type_of
+from peen.wire.image import MediaType, image_fault, media_type_of
 
 _NOTE_BYTES = 200  # room for a note about a line that was cut
 
@@ -121,7 +121,7 @@ class ReadFile(Tool[ReadFileArguments]):
 
 
 def _image(file: FileContent, media_type: MediaType, path: Path, real: Path, context: ToolContext) -> WithImage:
-    """An image to be shown. Raises: ToolError where the model cannot see it, or it is too large."""
+    """An image to be shown. Raises: ToolError where the model cannot see it, or it is too large or broken."""
     shown, size = path_text(str(path)), len(file.data)
     if not context.image_input:
         raise ToolError(
@@ -135,6 +135,12 @@ def _image(file: FileContent, media_type: MediaType, path: Path, real: Path, con
             "limit exceeded",
             f"{shown} has {size} bytes, an image may have {limit} (PEEN_MAX_IMAGE_BYTES); "
             "make a smaller copy with runCommand (convert -resize) and read that",
+        )
+    if fault := image_fault(file.data, media_type):
+        raise ToolError(
+            "binary",
+            f"{shown} begins like an image ({media_type}) and is broken: {fault}. It cannot be shown; "
+            "get the whole file, make it again, or look into it with runCommand (file, xxd)",
         )
     context.ledger.saw_content(ledger_key(real), file.sha256)
     result = ReadImageResult(

@@ -163,7 +163,8 @@ class TurnActor:
         )
 
     def _summarizer(self, settings: SummarySettings) -> Summarizer | None:
-        shop = self._shop
+        shop, steps = self._shop, self._steps
+        assert steps is not None
         try:
             upstream, model = shop.models.resolve(settings.model)
         except ValidationFailed as unknown:
@@ -172,6 +173,7 @@ class TurnActor:
         setup = SummaryModel(upstream, model, settings.prompt, settings.max_output_tokens, settings.timeout_ms)
         return Summarizer(
             setup,
+            steps=steps,
             gauge=shop.gauge(model),
             settings=shop.settings,
             known_blobs=shop.known_blobs,

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 
 from peen.errors import ValidationFailed
 from peen.ids import parse_uuid4
-from peen.wire.image import FORMATS, MEDIA_TYPES, MediaType, known_media_type, media_type_of
+from peen.wire.image import MEDIA_TYPES, MediaType, checked_media_type, known_media_type, media_type_of
 from peen.wire.problem import problem_text
 from peen.wire.worker import ImageRef, SystemPrompt
 
@@ -42,7 +42,7 @@ def max_frame_bytes(limits: ClientLimits) -> int:
 
 
 class SentImage(Struct, frozen=True, kw_only=True):
-    """One image of a message. `data` is not empty and begins as its type does; `sha256` is hex."""
+    """One image of a message. `data` is a whole file of its type, as far as that is looked at; `sha256` is hex."""
 
     media_type: MediaType
     data: bytes
@@ -50,11 +50,8 @@ class SentImage(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, data: bytes) -> SentImage:
-        """Raises: ValueError if `data` is in none of the formats that models take."""
-        media_type = media_type_of(data)
-        if media_type is None:
-            raise ValueError(f"is no image in the format {FORMATS}")
-        return cls(media_type=media_type, data=data, sha256=hashlib.sha256(data).hexdigest())
+        """Raises: ValueError if `data` is in none of the formats that models take, or broken."""
+        return cls(media_type=checked_media_type(data), data=data, sha256=hashlib.sha256(data).hexdigest())
 
     @property
     def ref(self) -> ImageRef:
@@ -241,12 +238,12 @@ def _image(field: str, image: _Image, max_bytes: int) -> SentImage:
         raise ValueError(
             f"{field}.data: has {len(data)} bytes, more than the limit of {max_bytes} (PEEN_MAX_IMAGE_BYTES)"
         )
-    found = media_type_of(data)
-    if found is None:
-        raise ValueError(f"{field}.data: is no image in the format {FORMATS}")
-    if found != declared:
+    if (found := media_type_of(data)) not in (None, declared):
         raise ValueError(f"{field}.mediaType: says {declared}, but the bytes are {found}")
-    return SentImage.of(data)
+    try:
+        return SentImage.of(data)
+    except ValueError as error:
+        raise ValueError(f"{field}.data: {error}") from error
 
 
 def _text_problem(field: str, text: str, max_bytes: int) -> str | None:

@@ -6,7 +6,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-Amount = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")]
+Amount = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$",
+        description='dollars a million tokens as decimal text, at most 9 digits and 12 behind the point ("2.50")',
+    ),
+]
 
 
 class Rates(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
@@ -36,5 +42,5 @@ class PriceRow(Price, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
 
     provider: str
     models: list[str]
-    date: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d$")]
+    date: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d$", description='a date such as "2026-11-30"')]
     source: str

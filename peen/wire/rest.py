@@ -101,10 +101,19 @@ class SessionPage(Paged, frozen=True, kw_only=True):
     items: list[Session]
 
 
+BudgetAmount = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$",
+        description='US dollars as decimal text, at most 6 digits and 12 behind the point ("2.50")',
+    ),
+]
+
+
 class OpenBudget(Body, frozen=True, kw_only=True):
     """Limits of one session: US dollars as a decimal number in text, and tokens read and written. 0 is no limit."""
 
-    cost_usd: Annotated[str, Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$")] | None = None
+    cost_usd: BudgetAmount | None = None
     tokens: Annotated[int, Meta(ge=0, le=2**53)] | None = None
 
 

@@ -92,7 +92,7 @@ def test_images_are_sent_as_they_are(tmp_path: Path) -> None:
         path.write_bytes(data)
         paths.append(str(path))
 
-    images = read_images(paths, max_images=4, max_bytes=100)
+    images = read_images(paths, max_images=4, max_bytes=1000)
 
     order = Order(frame_id=FRAME, prompt="look", workspace="/w", model=None, deadline_s=None, images=images)
     message = order.message(SESSION)
@@ -105,6 +105,7 @@ def test_images_are_sent_as_they_are(tmp_path: Path) -> None:
     [
         ("a.png", b"no image", "is no image in the format PNG, JPEG, GIF or WebP"),
         ("a.png", b"", "is no image in the format"),
+        ("a.png", PNG[:40], "is a broken image/png: it is cut off"),
         ("a.png", PNG + bytes(31), "is larger than 100 bytes (PEEN_MAX_IMAGE_BYTES)"),
         ("absent.png", None, "No such file or directory"),
     ],

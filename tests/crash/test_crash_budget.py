@@ -21,12 +21,17 @@ MODELS: Final = {
 }
 
 
+UNKNOWN: Final = "the price of scripted/openai/gpt-4o is not known"
+
+
 @contextmanager
-def priced(**environment: str) -> Iterator[Daemon]:
+def priced(
+    prices: dict[str, Any] = PRICE, *, models: dict[str, list[list[dict[str, Any]]]] = MODELS, **environment: str
+) -> Iterator[Daemon]:
     """A daemon whose models have prices; it is not started yet."""
     with short_directory() as home:
-        (home / "script.yaml").write_text(script(MODELS))
-        upstream = {"name": "scripted", "type": "scripted", "script": str(home / "script.yaml"), "prices": PRICE}
+        (home / "script.yaml").write_text(script(models))
+        upstream = {"name": "scripted", "type": "scripted", "script": str(home / "script.yaml"), "prices": prices}
         yield Daemon(home, {"PEEN_UPSTREAMS": json.dumps([upstream]), **environment})
 
 
@@ -116,3 +121,34 @@ def test_exec_and_show_tell_what_was_used_by_a_controller_of_their_own_and_by_a_
     assert "PEEN_MAX_SESSION_TOKENS" in ended.stderr
     assert "used       5,500 tokens, $0.0225\nlimit      5,000 tokens\n" in shown
     assert shown.count("2,200 tokens, $0.009") == 2
+
+
+def test_a_limit_of_dollars_that_cannot_count_the_default_model_is_told_at_the_start_and_by_exec() -> None:
+    models = {"openai/gpt-4o": MODELS["works"]}
+    with priced({"gpt-4o": PRICE["*"]}, models=models, PEEN_MAX_SESSION_COST_USD="0.0045") as daemon:
+        own = peen(daemon, "exec", "go")
+        with daemon, Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            client.ask(session, "go")
+            used = client.get("/session", session)["usage"]
+        log = daemon.output()
+
+    assert (own.returncode, own.stdout) == (0, "Done.\n")  # a name without the slash is another model's
+    assert UNKNOWN in own.stderr
+    assert "PEEN_UPSTREAMS" in own.stderr
+    assert (used["total"], used["billedCostAmount"], used["costKnown"]) == (4400, "0", False)
+    (line,) = [line for line in log.splitlines() if UNKNOWN in line]
+    assert "PEEN_MAX_SESSION_COST_USD" in line
+
+
+def test_a_model_of_a_gateway_is_counted_at_the_price_that_is_given_for_its_whole_name() -> None:
+    models = {"openai/gpt-4o": MODELS["works"]}
+    with priced({"openai/gpt-4o": PRICE["*"]}, models=models, PEEN_MAX_SESSION_COST_USD="0.0045") as daemon:
+        own = peen(daemon, "exec", "--json", "go")
+        with daemon:
+            pass
+        log = daemon.output()
+
+    found = json.loads(own.stdout)
+    assert (found["reason"], found["usage"]["billedCostAmount"]) == ("budgetReached", "0.0045")
+    assert UNKNOWN not in own.stderr + log

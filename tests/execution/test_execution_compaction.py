@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pytest
 import trio
-from engine_kit import MODEL_ID, Attempt, Engine, asks, engine, says, work
+from engine_kit import LONG, MODEL_ID, Attempt, Engine, asks, engine, says, settings_for, work
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 from world_kit import acceptance, check_sequences, execution_of, frames, transcript, uuid
@@ -23,22 +23,8 @@ from peen.store.compactions import CompactionRow
 from peen.wire.summary import transcript_lines
 from peen.wire.worker import CommitSteps, Committed, Usage
 
-LONG: Final = "word " * 150
-"""157 tokens, as Peen counts them."""
 TOO_LONG: Final = ModelError("too long", kind="context_length_exceeded", retryable=False, status=400)
 OVERLOADED: Final = ModelError("try again", kind="server_error", retryable=True, status=503)
-
-
-async def settings_for(room: int, **others: Any) -> dict[str, Any]:
-    """Settings with which a conversation may have `room` tokens beside prompt and tools."""
-    async with engine(says("x")) as own:
-        await own.run_turn("x")
-        request = own.upstream.requests[0]
-    fixed = fixed_tokens(request.system, request.tools)
-    return {
-        "max_context_tokens": fixed + room + 300, "output_reserve_tokens": 300, "compaction_mode": "summarize",
-        "compaction_max_output_tokens": 100, **others,
-    }  # fmt: skip
 
 
 def said(request: ModelRequest) -> list[str]:

@@ -10,11 +10,11 @@ from uuid import UUID
 import msgspec
 import pytest
 import trio
-from engine_kit import Attempt, Engine, asks, engine, says, work
+from engine_kit import Attempt, Engine, asks, engine, says, settings_for, work
 from image_kit import GIF, JPEG, OTHER_PNG, PNG, sent
 from session_kit import made_before
 from structlog.testing import capture_logs
-from test_execution_compaction import kinds, settings_for
+from test_execution_compaction import kinds
 from trio.testing import MockClock
 from world_kit import acceptance, call, check_sequences, dump, execution_of, frames, transcript, uuid
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from engine_kit import Attempt, Engine, PlayedUpstream, asks, engine, says, work
+from engine_kit import LONG, Attempt, Engine, PlayedUpstream, asks, engine, says, settings_for, work
 from trio.testing import MockClock
 from world_kit import acceptance, execution_of, frames, transcript, uuid
 
@@ -21,10 +21,12 @@ from peen.session.spending import Terms
 from peen.store import executions, sessions
 from peen.store.sessions import SessionRow
 from peen.wire.price import Price
-from peen.wire.worker import Budget, UpstreamConfig, Usage
+from peen.wire.worker import Budget, CommitSteps, Committed, UpstreamConfig, Usage
 
 PRICED = UpstreamConfig(name=PlayedUpstream.name, type="openai", prices={"m": Price(input="3", output="15")})
 OVERLOADED = ModelError("try again", kind="server_error", retryable=True, status=503)
+TOO_LONG = ModelError("too long", kind="context_length_exceeded", retryable=False, status=400)
+FATAL = ModelError("no", kind="invalid_request", retryable=False, status=400)
 DOLLAR = 10**12
 
 
@@ -205,6 +207,61 @@ async def test_failed_attempts_count_and_there_is_no_further_one_once_they_have_
         assert row(own).spent.tokens == (62 if terms.max_tokens else 31)
         states = own.db.reader.rows("SELECT state FROM model_call ORDER BY key")
         assert states == [("failed",)] * tries
+
+
+async def test_a_shorter_request_is_not_sent_either_once_the_one_that_was_too_long_has_used_up_the_rest() -> None:
+    refused: Attempt = [used(40, 0), TOO_LONG]
+    script = [answer(f"one {LONG}", 10, 1), answer(f"two {LONG}", 10, 1), refused, says("never")]
+    async with engine(*script, terms=Terms(max_tokens=60)) as own:
+        for text in (f"first {LONG}", f"second {LONG}", "third"):
+            await own.run_turn(text)
+
+        assert len(own.upstream.requests) == 3
+        assert (last_end(own)[0], last_end(own)[1]["reason"]) == ("turn.failed", "budgetReached")
+        assert row(own).spent.tokens == 62
+        assert "provider.retry" not in [kind for kind, _ in frames(own.db, own.home)]
+
+
+@pytest.mark.parametrize("broken", [OVERLOADED, TOO_LONG, FATAL])
+@pytest.mark.parametrize("terms", [Terms(max_tokens=90), Terms(Prices([PRICED]), max_cost=1_350_000_000)])
+async def test_a_summarizer_that_has_used_up_the_rest_is_not_asked_again_and_neither_is_the_model(
+    autojump_clock: MockClock, broken: ModelError, terms: Terms
+) -> None:
+    given = await settings_for(700)
+    failing: Attempt = [used(0, 60), TextDelta("They"), broken]
+    script = [*(answer(f"{text} {LONG}", 0, 10) for text in ("one", "two", "three")), failing, says("never")]
+    async with engine(*script, terms=terms, upstreams=[PRICED], **given) as own:
+        for text in (f"first {LONG}", f"second {LONG}", "third", "fourth"):
+            await own.run_turn(text)
+
+        assert len(own.upstream.requests) == 4
+        assert (last_end(own)[0], last_end(own)[1]["reason"]) == ("turn.failed", "budgetReached")
+        assert row(own).spent.tokens == 90
+        assert own.db.reader.rows("SELECT state FROM model_call ORDER BY key")[3:] == [("failed",)]
+        run = own.db.reader.row("SELECT stage, state, failure_classification FROM model_run WHERE stage = 'compaction'")
+        kind = "budgetReached" if broken is not FATAL else "invalid_request"
+        assert run == ("compaction", "failed", kind)
+
+
+async def test_a_limit_that_comes_with_the_begin_of_a_summary_holds_before_its_first_request() -> None:
+    given = await settings_for(700)
+    script = [*(answer(f"{text} {LONG}", 0, 10) for text in ("one", "two", "three")), says("never")]
+    async with engine(*script, **given) as own:
+        for text in (f"first {LONG}", f"second {LONG}", "third"):
+            await own.run_turn(text)
+
+        commit = own.journal.commit
+
+        async def lowered(request: CommitSteps) -> Committed:
+            if any(claim.kind == "compact" for claim in request.claims):
+                await limit(own, tokens=30)
+            return await commit(request)
+
+        own.journal.commit = lowered  # type: ignore[method-assign]
+        await own.run_turn("fourth")
+
+        assert len(own.upstream.requests) == 3
+        assert last_end(own)[1]["reason"] == "budgetReached"
 
 
 async def test_a_limit_that_comes_while_a_tool_runs_holds_before_the_next_request(autojump_clock: MockClock) -> None:

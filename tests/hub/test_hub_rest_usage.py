@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from engine_kit import Attempt, PlayedUpstream, asks, says, work
 from rest_kit import Office, engine_in, office
+from structlog.testing import capture_logs
 
 from peen.errors import ModelError
 from peen.model.price import Prices
@@ -92,6 +93,25 @@ async def test_a_budget_is_given_replaced_kept_and_taken_away(tmp_path: Path) ->
         assert "budget" not in nothing
 
 
+async def test_a_budget_of_dollars_that_cannot_count_the_default_model_is_accepted_and_logged(tmp_path: Path) -> None:
+    async with office(tmp_path) as own:
+        with capture_logs() as logs:
+            await opened(own, budget={"tokens": 5000})
+            assert logs == []
+            session = await opened(own, budget={"costUsd": "2.50"})
+        model = own.api.default_model
+        priced = UpstreamConfig(name="scripted", type="scripted", prices={"*": Price(input="3", output="15")})
+        own.api = replace(own.api, terms=Terms(Prices([priced])))
+        with capture_logs() as later:
+            await opened(own, budget={"costUsd": "2.50"})
+
+    assert session["budget"] == {"costUsd": "2.5"}
+    (line,) = logs
+    assert line["event"].startswith(f"the price of {model} is not known: its calls count as nothing")
+    assert (line["log_level"], line["session_id"], line["model"]) == ("warning", session["id"], model)
+    assert later == []
+
+
 async def test_a_new_session_is_made_with_its_budget_and_the_lower_limit_is_shown(tmp_path: Path) -> None:
     async with office(tmp_path) as own:
         own.api = replace(own.api, terms=Terms(max_tokens=6000, max_cost=10**12))
@@ -115,3 +135,24 @@ async def test_a_budget_that_is_none_is_refused_and_changes_nothing(tmp_path: Pa
 
         assert await own.refusal("POST", "/sessions/open", body=body) == (400, "VALIDATION_FAILED")
         assert (await opened(own))["budget"] == {"tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("NaN", '"NaN"'), ("-1", '"-1"'), ("1e9", '"1e9"'), ("", '""'), ("1000000", '"1000000"'), ("$5", '"$5"'),
+        (2.5, "2.5"), (3, "3"), (True, "true"), (["1"], '["1"]'), ("9" * 100, f'"{"9" * 59}…'),
+    ],
+)  # fmt: skip
+async def test_an_amount_of_another_form_is_answered_with_what_was_given_and_what_is_accepted(
+    tmp_path: Path, given: object, shown: str
+) -> None:
+    async with office(tmp_path) as own:
+        body = json.dumps({"workspace": f"{tmp_path}/project", "budget": {"costUsd": given}}).encode()
+        status, answer = await own.ask("POST", "/sessions/open", body=body)
+
+    assert (status, answer["code"]) == (400, "VALIDATION_FAILED")
+    assert answer["message"] == (
+        "budget.costUsd: must be US dollars as decimal text, at most 6 digits and 12 behind the point "
+        f'("2.50"); got {shown}'
+    )

@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 import trio
@@ -15,6 +15,7 @@ from image_kit import PNG
 from msgspec import Raw
 from world_kit import ClockEntropy, Home, accept_message, make_home, open_store
 
+from peen.context.count import fixed_tokens
 from peen.errors import LinkLost, ModelError
 from peen.model.registry import Models
 from peen.model.stream import (
@@ -67,6 +68,8 @@ from peen.wire.worker import (
 from peen.worker.peer import error_of
 
 MODEL_ID = "m"
+LONG: Final = "word " * 150
+"""157 tokens, as Peen counts them."""
 R = TypeVar("R", bound=WorkerStruct)
 
 # --- the model
@@ -374,3 +377,15 @@ async def engine(
     chosen = WorkerSettings(upstreams=list(upstreams), default_model=f"{PlayedUpstream.name}/{MODEL_ID}", **settings)
     async with open_store(file, faults=faults) as db:
         yield Engine(db, await make_home(db), PlayedUpstream(*attempts), chosen, seed=seed, terms=terms)
+
+
+async def settings_for(room: int, **others: Any) -> dict[str, Any]:
+    """Settings with which a conversation may have `room` tokens beside prompt and tools."""
+    async with engine(says("x")) as own:
+        await own.run_turn("x")
+        request = own.upstream.requests[0]
+    fixed = fixed_tokens(request.system, request.tools)
+    return {
+        "max_context_tokens": fixed + room + 300, "output_reserve_tokens": 300, "compaction_mode": "summarize",
+        "compaction_max_output_tokens": 100, **others,
+    }  # fmt: skip

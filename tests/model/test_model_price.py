@@ -27,6 +27,11 @@ def upstream(kind: str = "anthropic", base_url: str | None = None, **fields: obj
     )
 
 
+def gateway(pattern: str) -> UpstreamConfig:
+    """One that serves models of several providers, with a price for this pattern."""
+    return upstream("openai", "https://router.example/v1", prices={pattern: {"input": "1", "output": "2"}})
+
+
 @pytest.mark.parametrize(
     ("usage", "price", "expected"),
     [
@@ -108,6 +113,10 @@ def test_an_amount_is_written_without_an_exponent_and_without_idle_zeros(amount:
         (upstream("openai"), "gpt-5.1", "1.25"),
         (upstream("openai"), "gpt-5.1-2025-11-13", "1.25"),
         (upstream("openai"), "gpt-5.1-mini", None),
+        (upstream("openai"), "gpt-5-mini-2025-08-07", "0.25"),
+        (upstream("openai"), "gpt-5", "1.25"),
+        (upstream("openai"), "o4-mini", "1.1"),
+        (upstream("openai"), "o3-pro", None),
         (upstream("openai", "https://api.openai.com/v1"), "gpt-5.1", "1.25"),
         # What others take for the same model is theirs to say.
         (upstream("openai", "https://router.example/v1"), "gpt-5.1", None),
@@ -117,6 +126,15 @@ def test_an_amount_is_written_without_an_exponent_and_without_idle_zeros(amount:
         (upstream(prices={"a": {"input": "1", "output": "8"}, "*": {"input": "2", "output": "8"}}), "a", "1"),
         (upstream(prices={"a": {"input": "1", "output": "8"}, "*": {"input": "2", "output": "8"}}), "b", "2"),
         (upstream(prices={"a": {"input": "1", "output": "8"}}), "claude-opus-5", "5"),
+        # A gateway's names have slashes: the whole of what stands behind the upstream's name counts.
+        (gateway("openai/gpt-4o"), "openai/gpt-4o", "1"),
+        (gateway("openai/gpt-4o"), "openai/gpt-4o-2024-08-06", "1"),
+        (gateway("anthropic/claude-sonnet-4"), "anthropic/claude-sonnet-4-20250514", "1"),
+        (gateway("anthropic/*"), "anthropic/claude-sonnet-4", "1"),
+        (gateway("*/claude-sonnet-4"), "router/anthropic/claude-sonnet-4", "1"),
+        (gateway("openai/gpt-4o"), "openai/gpt-4o:free", None),
+        (gateway("gpt-4o"), "openai/gpt-4o", None),
+        (gateway("up/openai/gpt-4o"), "openai/gpt-4o", None),
     ],
 )
 def test_a_price_is_the_upstreams_own_or_the_providers(
@@ -145,6 +163,9 @@ def test_every_row_is_dated_sourced_and_the_only_one_for_its_models() -> None:
         assert 0 < read <= Decimal(row.input) < Decimal(row.output)
         if row.long_context is not None:
             assert Decimal(row.long_context.input) > Decimal(row.input)
+            # A cache price that is missing is the price of input: above the threshold that would be far too much.
+            assert (row.long_context.cache_read is None) == (row.cache_read is None)
+            assert (row.long_context.cache_write is None) == (row.cache_write is None)
 
 
 @pytest.mark.parametrize("amount", ["", "-1", "1e3", "1,5", ".5", "1.", "NaN"])

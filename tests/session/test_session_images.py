@@ -33,11 +33,12 @@ from peen.session import inspection
 from peen.session.acceptance import accept, accept_queued, end_accepted, fence
 from peen.session.blobwork import fetch_blob
 from peen.session.ending import STOPPED, interrupted
-from peen.store import deletion, executions, images, inbox, sessions
-from peen.store.database import Database
+from peen.store import compactions, deletion, executions, images, inbox, sessions, snapshots
+from peen.store.compactions import CompactionRow
+from peen.store.database import Database, Tx
 from peen.testing.faults import Faults
 from peen.wire.rest import Image
-from peen.wire.worker import MAX_PIECE_BYTES, FetchBlob, ImageRef
+from peen.wire.worker import MAX_PIECE_BYTES, FetchBlob, ImageRef, RefusedImage
 
 TURN = str(uuid(3001))
 
@@ -223,6 +224,50 @@ async def test_a_session_that_holds_images_runs_only_on_models_that_take_some() 
         await own.send(own.message(model=TEXT_ONLY, home=own.homes[1]), stranger)
 
     assert socket.ends() == stranger.ends() == ["turn.completed", "message.completed"]
+
+
+def summarize(tx: Tx, home: Home, to_sequence: int) -> None:
+    """A summary of everything up to this message, as a compaction stores it."""
+    summary = CompactionRow(
+        sequence=1, supersedes=None, from_sequence=1, to_sequence=to_sequence, message_count=to_sequence,
+        input_tokens=9, summary_tokens=1, model=MODEL, prompt_sha256=b"", summary="s", created_at_ms=AT_MS,
+    )  # fmt: skip
+    compactions.add(tx, home.no, summary, prompt_no=snapshots.save(tx, home.no, "prompt", "Sum up.", at_ms=AT_MS))
+
+
+async def test_a_session_whose_images_are_all_summarized_runs_on_any_model_until_another_image_comes() -> None:
+    async with house() as own:
+        await own.send(own.message(images=[PNG]), own.socket())
+        await own.send(own.message(images=[GIF]), own.socket())
+        first, second = (row.sequence for row in transcript(own.db, own.home) if row.message.images)
+
+        await own.db.write(partial(summarize, home=own.home, to_sequence=first))
+        assert "this session holds images" in await refused(own, model=TEXT_ONLY)
+        await own.db.write(lambda tx: tx.execute("UPDATE compaction SET to_sequence = ?", (second,)))
+        socket = own.socket()
+        await own.send(own.message(model=TEXT_ONLY), socket)
+        assert socket.ends() == ["turn.completed", "message.completed"]
+
+        await own.send(own.message(images=[GIF]), own.socket())
+        assert "this session holds images" in await refused(own, model=TEXT_ONLY)
+
+
+async def test_an_image_that_a_provider_has_refused_keeps_no_model_away_until_it_is_sent_again() -> None:
+    async with house() as own:
+        await own.send(own.message(images=[PNG]), own.socket())
+        (row,) = (row for row in transcript(own.db, own.home) if row.message.images)
+        no_more = RefusedImage(sha256=row.message.images[0].sha256, reason="too large")
+        note = partial(
+            images.refuse, session_no=own.home.no, refused=no_more, up_to_sequence=row.sequence, turn_no=row.turn,
+            at_ms=AT_MS,
+        )  # fmt: skip
+        await own.db.write(note)
+        socket = own.socket()
+        await own.send(own.message(model=TEXT_ONLY), socket)
+        assert socket.ends() == ["turn.completed", "message.completed"]
+
+        await own.send(own.message(images=[PNG]), own.socket())
+        assert "this session holds images" in await refused(own, model=TEXT_ONLY)
 
 
 async def test_a_message_that_joins_a_running_turn_is_judged_by_the_model_of_that_turn() -> None:

@@ -307,6 +307,17 @@ async def test_a_lower_limit_of_images_is_named(tmp_path: Path) -> None:
     assert "resize" in text
 
 
+async def test_a_broken_image_is_not_shown_and_the_model_is_told_what_is_wrong(world: World) -> None:
+    world.file("a.png", PNG[:-12])
+
+    text = await world.refused("readFile", path="a.png")
+
+    assert text.startswith(
+        f"binary: {world.directory}/a.png begins like an image (image/png) and is broken: it is cut off"
+    )
+    assert "runCommand" in text
+
+
 async def test_a_text_that_begins_like_an_image_is_a_text(world: World) -> None:
     world.file("notes.txt", b"GIF89a is how a GIF begins\n")
 

@@ -204,6 +204,11 @@ def test_no_images_are_as_good_as_none() -> None:
         ([on_wire(b"BM not one of ours")], "data.images[0].data: is no image in the format PNG, JPEG, GIF or WebP"),
         ([on_wire(b"")], "data.images[0].data: is no image in the format PNG, JPEG, GIF or WebP"),
         (
+            [on_wire(PNG), on_wire(GIF[:-1], "image/gif")],
+            "data.images[1].data: is a broken image/gif: it is cut off: it ends without its trailer; "
+            "send the whole file, or save the image again as PNG, JPEG, GIF or WebP",
+        ),
+        (
             [{"mediaType": "image/png", "data": "iVBOR w0KGgo="}],
             "data.images[0].data: must be base64 with padding and without white space",
         ),

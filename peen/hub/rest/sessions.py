@@ -6,6 +6,8 @@ from decimal import Decimal
 from functools import partial
 from typing import Literal
 
+import structlog
+
 from peen.errors import AgentSpaceNotAllowed
 from peen.hub.api import Api
 from peen.hub.request import (
@@ -35,6 +37,8 @@ from peen.wire.rest import (
     rfc3339,
 )
 from peen.wire.worker import Budget
+
+log = structlog.get_logger(__name__)
 
 
 def add_sessions(router: Router) -> None:
@@ -69,6 +73,8 @@ async def open_session(api: Api, request: ApiRequest) -> ApiResponse:
         budget=None if body.budget is None else _budget(body.budget),
     )
     row, created = await api.database.write(change)
+    if row.budget_cost and (warning := api.terms.uncounted(api.default_model)):
+        log.warning(warning, session_id=row.uuid, limit="budget.costUsd", model=api.default_model)
     return _opened(api, row, created=created)
 
 

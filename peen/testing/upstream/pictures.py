@@ -7,7 +7,7 @@ import hashlib
 import re
 from typing import Final
 
-from peen.wire.image import media_type_of
+from peen.wire.image import image_fault, media_type_of
 from peen.wire.worker import ImageRef
 
 _DATA_URL: Final = re.compile(r"data:(?P<type>[a-z]+/[a-z0-9.+-]+);base64,(?P<data>.*)", re.DOTALL)
@@ -25,7 +25,7 @@ def seen_data_url(url: str) -> ImageRef:
 def seen_image(encoded: str, *, declared: str | None) -> ImageRef:
     """What an image in base64 is; its bytes are not kept.
 
-    Raises: ValueError, in the words of a provider, if it is none, is too large, or is not what was `declared`.
+    Raises: ValueError, in the words of a provider, if it is none, broken, too large, or not what was `declared`.
     """
     try:
         data = binascii.a2b_base64(encoded, strict_mode=True)
@@ -38,4 +38,6 @@ def seen_image(encoded: str, *, declared: str | None) -> ImageRef:
         raise ValueError(f"the image was specified using the {declared} media type, but it appears to be {media_type}")
     if len(data) > MAX_IMAGE_BYTES:
         raise ValueError(f"image exceeds the maximum of {MAX_IMAGE_BYTES} bytes: {len(data)} bytes")
+    if image_fault(data, media_type):
+        raise ValueError("could not process image")
     return ImageRef(media_type=media_type, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
