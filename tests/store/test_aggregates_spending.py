@@ -156,6 +156,64 @@ async def test_a_store_from_before_keeps_its_tokens_and_says_that_their_cost_is_
     }
 
 
+async def test_a_store_from_before_attempts_had_prices_gets_them_from_its_sums_and_trusts_no_attempt_that_broke(
+    tmp_path: Path,
+) -> None:
+    ours = sorted((resources.files("peen.store") / "migrations").iterdir(), key=lambda each: each.name)
+    before = [each.read_text() for each in ours if each.name < "0012"]
+    file = MemoryFile()
+    async with open_direct(file, migrations=write_migrations(tmp_path / "old", *before), name="peen", seed=1) as db:
+        await db.write(old_rows)
+        await db.write(old_attempts)
+
+    async with open_store(file, seed=2) as db:
+        first, second = audit.rounds(db.reader, 1)
+        (third,) = audit.rounds(db.reader, 2)
+        found = sessions.by_workspace(db.reader, "/srv/old")
+        turns = audit.spent_of_turns(db.reader, [1, 2])
+
+    assert [(call.cost, call.is_unpriced, call.delay_ms) for call in (*first, *second, *third)] == [
+        (0, False, 40), (0, True, 0), (7, False, None), (5, True, None), (9, False, None),
+    ]  # fmt: skip
+    assert {(call.status, call.streamed) for call in (*first, *second, *third)} == {(None, None)}
+    assert found is not None
+    assert (found.spent.cost, found.spent.unpriced) == (21, 2)
+    assert [(used.cost, used.unpriced) for used in (turns[1], turns[2])] == [(12, 2), (9, 0)]
+
+
+def old_attempts(tx: Tx) -> None:
+    """In the place of the calls: refused, broken off, answered; cut off with a report; answered in another turn."""
+    tx.execute("DELETE FROM model_call")
+    for key, state, kind, run_cost, started, completed in (
+        (1 << 32, "failed", "rate_limited", 0, 10, 20),
+        (1 << 32 | 1, "failed", "stream_cut", 0, 60, 70),
+        (1 << 32 | 2, "completed", None, 7, 70, 80),
+        (1 << 32 | 64, "cancelled", None, 12, 90, 95),
+        (2 << 32, "completed", None, 9, 10, 20),
+    ):
+        tx.execute(
+            "INSERT INTO model_call (key, state, failure_kind, request_sequence, run_cost, started_at_ms, "
+            "completed_at_ms) VALUES (?, ?, ?, 1, ?, ?, ?)",
+            (key, state, kind, run_cost, started, completed),
+        )
+    tx.execute("UPDATE session SET cost = 21 WHERE no = 1")
+
+
+async def test_attempts_past_the_last_slot_of_a_round_are_still_paid_for() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await open_turn(db, home)
+        for _ in range(audit.ATTEMPTS_PER_ROUND + 3):
+            await add(db, opened, 0, Spent(cost=2, unpriced=1))
+        (run,) = audit.runs(db.reader, home.no, stage=None, state=None, limit=9, offset=0)
+        (calls,) = audit.rounds(db.reader, run.no)
+        spent_of_turn = audit.spent_of_turns(db.reader, [opened.turn])[opened.turn]
+
+    assert len(calls) == audit.ATTEMPTS_PER_ROUND
+    assert sum(call.cost for call in calls) == spent_of_turn.cost == 2 * (audit.ATTEMPTS_PER_ROUND + 3)
+    assert all(call.is_unpriced for call in calls)
+
+
 def old_rows(tx: Tx) -> None:
     """Two sessions, one of which has two turns with calls, as the release before would have left them."""
     for no, workspace in ((1, "/srv/old"), (2, "/srv/new")):
