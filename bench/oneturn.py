@@ -95,6 +95,9 @@ class Nowhere:
     async def emit(self, request: EmitEvents) -> None:
         await trio.lowlevel.checkpoint()
 
+    async def note(self, request: EmitEvents) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def renew(self, request: RenewLeases) -> LeasesRenewed:
         await trio.lowlevel.checkpoint()
         return LeasesRenewed()

@@ -222,8 +222,8 @@ class WorkerFailed(PeenError):
 class ModelError(PeenError):
     """A model call failed. `kind` is one word for log and turn reason; `retryable` says if it may be repeated.
 
-    `retry_after_ms` is the wait that the provider asked for, if it named one. `images` are the hashes (SHA-256, hex) of
-    images that the error points to.
+    `retry_after_ms` is the wait that the provider asked for, if it named one. `unsent` says that the request cannot
+    have reached the provider. `images` are the hashes (SHA-256, hex) of images that the error points to.
     """
 
     code = "MODEL_ERROR"
@@ -236,8 +236,9 @@ class ModelError(PeenError):
         retryable: bool,
         status: int | None = None,
         retry_after_ms: int | None = None,
+        unsent: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind, self.retryable, self.http_status = kind, retryable, status
-        self.retry_after_ms = retry_after_ms
+        self.retry_after_ms, self.unsent = retry_after_ms, unsent
         self.images: tuple[str, ...] = ()

@@ -89,6 +89,9 @@ class EmbeddedJournal:
     async def emit(self, request: EmitEvents) -> None:
         await self._call("events.emit", request, Emitted)
 
+    async def note(self, request: EmitEvents) -> None:
+        await self._call("events.emit", request, Emitted)
+
     async def _call(self, method: str, request: WorkerStruct, reply: type[R]) -> R:
         done = trio.Event()
         answers: list[bytes | WireError] = []

@@ -178,8 +178,7 @@ async def _assemble(
     clock_ms = AwakeClock(entropy).now_ms
     history = RunHistory(settings.state_dir / WORKFLOWS_NAME, database, entropy)
     blobs = await Blobs.open(database)
-    prices = Prices(settings.upstreams)
-    terms = Terms(prices, settings.max_session_tokens, picos(settings.max_session_cost_usd))
+    terms = Terms(Prices(settings.upstreams), settings.max_session_tokens, picos(settings.max_session_cost_usd))
     records = GenerationRecords(database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution, terms=terms)
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
@@ -233,7 +232,6 @@ async def _assemble(
         release=partial(_release, registry, supervisor, history),
         entropy=entropy,
         runs=history.of,
-        prices=prices,
         terms=terms,
     )
     nursery.start_soon(partial(supervised, history.run, name="history of runs"))

@@ -17,6 +17,7 @@ from peen.context.projection import Conversation
 from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.execution import limits
+from peen.execution.attempts import Attempts
 from peen.execution.blocks import MOST_BYTES, Blocks, Streaming, event
 from peen.execution.decide import ModelOutput
 from peen.execution.keeper import ContextKeeper
@@ -30,7 +31,7 @@ from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord, ModelCallRecord, RefusedImage, WorkerSettings
+from peen.wire.worker import EventRecord, ImageRef, MessageRecord, ModelCallRecord, RefusedImage, WorkerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -72,46 +73,51 @@ class Asker:
         self._conversation = keeper.conversation
         self._steps, self._sent, self._entropy = steps, sent, entropy
         self._pictures = pictures
-        self._fold = Fold("")  # of the latest attempt
 
-    async def answer(self, turn_round: int) -> Done[ModelOutput]:
+    async def answer(self, step: str, turn_round: int) -> Done[ModelOutput]:
         """The outcome of round `turn_round`: a whole answer or, after the last attempt, why there is none.
 
         Each failed attempt leaves an audit record and, if another follows, a `provider.retry` event; blocks that
         it had opened are stopped, and its partial text never becomes part of the answer. A request that the provider
-        refuses as too long is followed by a shorter one, `MAX_SHORTENED` times.
+        refuses as too long is followed by a shorter one, `MAX_SHORTENED` times. `step` is the step that is carried out.
         """
-        audits: list[ModelCallRecord] = []
+        attempts = Attempts(
+            step, tell=self._steps.note, entropy=self._entropy, sequence=lambda: self._steps.message_sequence
+        )
         request, first = await self._request(), 0
         shortened = 0
-        streaming = Streaming(self._blocks, self._steps.emit)
+
+        async def show(pieces: list[EventRecord]) -> None:
+            await self._steps.emit(pieces, attempts.news())
+
+        streaming = Streaming(self._blocks, show)
         done: Done[ModelOutput] | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(streaming.run)
             attempt = 0
             while done is None:
                 attempt += 1
-                began_ms = self._entropy.now_ms()
+                await attempts.begin(turn_round)
                 try:
-                    answer = await self._attempt(request, turn_round, streaming)
+                    answer = await self._attempt(request, turn_round, streaming, attempts)
                 except ModelError as error:
                     self._blocks.close()
-                    audits.append(self._failed_call(turn_round, error, began_ms))
+                    attempts.fail(error)
                     is_shorter = shortened < MAX_SHORTENED and self._shorten(error)
-                    done = await self._after_failure(attempt, error, streaming, audits, is_shorter=is_shorter)
+                    done = await self._after_failure(attempt, error, streaming, attempts.calls, is_shorter=is_shorter)
                     if is_shorter and done is None:
-                        request, first, shortened = await self._request(), len(audits), shortened + 1
+                        request, first, shortened = await self._request(), len(attempts.calls), shortened + 1
                 else:
                     self._blocks.close()
-                    audits.append(self._completed_call(turn_round, answer, began_ms))
-                    done = self._completed(answer, audits)
+                    attempts.complete(answer, response=self._kept_response(answer))
+                    done = self._completed(answer)
             nursery.cancel_scope.cancel()
         # What was not shown yet commits with the answer, behind every piece that was.
         done.events = [*self._blocks.take(), *done.events]
         value, done.blobs = self._sent.save(request)
         done.recall, done.forget = self._sent.blobs, self._sent.forget_last
-        # The attempts since then sent the same.
-        done.calls[first] = msgspec.structs.replace(done.calls[first], request=Raw(value))
+        attempts.keep_request(first, value)
+        done.calls = attempts.calls
         return done
 
     async def _request(self) -> ModelRequest:
@@ -134,11 +140,14 @@ class Asker:
             log.warning("the provider refused a request as too long", dropped_messages=dropped)
         return dropped > 0
 
-    async def _attempt(self, request: ModelRequest, turn_round: int, streaming: Streaming) -> Answer:
-        fold = self._fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
+    async def _attempt(
+        self, request: ModelRequest, turn_round: int, streaming: Streaming, attempts: Attempts
+    ) -> Answer:
+        fold = Fold(f"call_{turn_round}", taken=self._conversation.call_ids)
         idle_s = self._setup.settings.provider_idle_timeout_ms / 1000
         with trio.move_on_after(idle_s) as silence:
             async with self._setup.upstream.stream(request) as items:
+                attempts.answered(items, fold)
                 async for item in items:
                     silence.deadline = trio.current_time() + idle_s
                     self._blocks.feed(fold.add(item))
@@ -156,7 +165,7 @@ class Asker:
         attempt: int,
         error: ModelError,
         streaming: Streaming,
-        audits: list[ModelCallRecord],
+        calls: Sequence[ModelCallRecord],
         *,
         is_shorter: bool,
     ) -> Done[ModelOutput] | None:
@@ -170,13 +179,13 @@ class Asker:
                 last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
                 refused = _refused(error, self._conversation)
                 output = ModelOutput(error_kind=error.kind, error=f"{last}{_about(refused)}")
-                return Done(output=output, calls=audits, failed=True, refused_images=[said for _, said in refused])
+                return Done(output=output, failed=True, refused_images=[said for _, said in refused])
             reason, delay_ms = retry_reason(error), planned_ms
         used_up = limits.refusal(
-            self._steps.budget, audits, model=self._setup.model.name, upstreams=self._setup.settings.upstreams
+            self._steps.budget, calls, model=self._setup.model.name, upstreams=self._setup.settings.upstreams
         )
         if used_up is not None:
-            return Done(output=ModelOutput(error_kind=limits.REASON, error=used_up), calls=audits, failed=True)
+            return Done(output=ModelOutput(error_kind=limits.REASON, error=used_up), failed=True)
         log.info("model call failed, trying again", kind=error.kind, attempt=attempt, delay_ms=delay_ms)
         self._show_retry(attempt, reason, error, delay_ms, streaming)
         await trio.sleep(delay_ms / 1000)
@@ -188,7 +197,7 @@ class Asker:
         self._blocks.note(event("provider.retry", retry))
         streaming.poke()
 
-    def _completed(self, answer: Answer, audits: list[ModelCallRecord]) -> Done[ModelOutput]:
+    def _completed(self, answer: Answer) -> Done[ModelOutput]:
         output = ModelOutput(
             text=answer.text,
             thinking=answer.thinking,
@@ -200,39 +209,20 @@ class Asker:
                 answer.reasoning, upstream=self._setup.upstream.name, model=self._setup.model.model_id
             ),
         )
-        return Done(output=output, messages=[reply_message(output, self._setup.model.name)], calls=audits)
+        return Done(output=output, messages=[reply_message(output, self._setup.model.name)])
 
-    def _completed_call(self, turn_round: int, answer: Answer, began_ms: int) -> ModelCallRecord:
-        # Text and thinking stand in the transcript; the audit keeps what does not.
-        response = {
-            "calls": len(answer.calls),
-            "textBytes": len(answer.text.encode()),
-            "truncated": answer.truncated,
-            "estimatedTokens": self._keeper.counted,
-        }
+    def _kept_response(self, answer: Answer) -> Raw:
+        """Text and thinking stand in the transcript; the audit keeps what does not."""
         self._keeper.reported(answer.usage.prompt)
-        return ModelCallRecord(
-            round=turn_round,
-            state="completed",
-            request_sequence=self._steps.message_sequence,
-            response=Raw(_encode(response)),
-            usage=answer.usage,
-            finish_reason=answer.finish_reason or None,
-            response_model=answer.response_model,
-            started_at_ms=began_ms,
-            completed_at_ms=self._entropy.now_ms(),
-        )
-
-    def _failed_call(self, turn_round: int, error: ModelError, began_ms: int) -> ModelCallRecord:
-        return ModelCallRecord(
-            round=turn_round,
-            state="failed",
-            request_sequence=self._steps.message_sequence,
-            usage=self._fold.usage,  # it is paid for all the same
-            failure_kind=error.kind,
-            failure_detail=str(error),
-            started_at_ms=began_ms,
-            completed_at_ms=self._entropy.now_ms(),
+        return Raw(
+            _encode(
+                {
+                    "calls": len(answer.calls),
+                    "textBytes": len(answer.text.encode()),
+                    "truncated": answer.truncated,
+                    "estimatedTokens": self._keeper.counted,
+                }
+            )
         )
 
 

@@ -46,3 +46,6 @@ class Journal(Protocol):
 
     async def emit(self, request: EmitEvents) -> None:
         """Hand over streamed pieces; returns once they are on their way, in order before any later call."""
+
+    async def note(self, request: EmitEvents) -> None:
+        """The same as `emit`, and a writing call: returns once it is committed."""

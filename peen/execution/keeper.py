@@ -12,6 +12,7 @@ import structlog
 from peen.context.compact import GOAL, Earlier, Source, choose_source
 from peen.context.count import Gauge
 from peen.context.projection import Conversation
+from peen.execution.attempts import Tell
 from peen.execution.decide import CompactGiven, CompactOutput
 from peen.execution.restore import BEGINNING, Start
 from peen.execution.steps import Done, Step
@@ -115,13 +116,15 @@ class ContextKeeper:
         )
         return self._take(turn_round, given, source)
 
-    async def compact(self, turn_round: int) -> Done[CompactOutput]:
-        """Ask for the summary that is due in this round."""
+    async def compact(self, turn_round: int, *, tell: Tell) -> Done[CompactOutput]:
+        """Ask for the summary that is due in this round; `tell` saves how far that has come."""
         plan = self._plan
         assert plan is not None, "a compaction is due"
         assert plan.turn_round == turn_round, "it is the one of this round"
         assert self._summarizer is not None, "somebody summarizes"
-        return await self._summarizer.summarize(plan.source, self.past.earlier, turn_round)
+        return await self._summarizer.summarize(
+            plan.source, self.past.earlier, turn_round, step=plan.step.id, tell=tell
+        )
 
     def compacted(self, output: CompactOutput, text: str | None) -> None:
         """The compaction is over; `text` is the summary as it was stored, if there is one."""

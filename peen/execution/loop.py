@@ -56,7 +56,7 @@ class AgentLoop:
         steps: Steps,
         keeper: ContextKeeper,
         blocks: Blocks,
-        ask: Callable[[int], Awaitable[Done[ModelOutput]]],
+        ask: Callable[[str, int], Awaitable[Done[ModelOutput]]],
         tools: ToolRunner,
         pictures: Pictures,
         model: str,
@@ -94,7 +94,7 @@ class AgentLoop:
                 return refused
             output = await self._steps.run(
                 step,
-                partial(self._ask, turn_round),
+                partial(self._ask, step.id, turn_round),
                 partial(self._after_answer, turn_round),
             )
             match decide.after_answer(output, turn_round=turn_round, round_limit=self._round_limit):
@@ -122,7 +122,7 @@ class AgentLoop:
         """Afterwards the conversation fits, as far as that can be had. Mostly it does, and nothing is done."""
         step = self._keeper.due(turn_round)
         if step is not None:
-            compact = partial(self._keeper.compact, turn_round)
+            compact = partial(self._keeper.compact, turn_round, tell=self._steps.note)
             output = await self._steps.run(step, compact, partial(self._after_compaction, turn_round))
             self._keeper.compacted(output, self._steps.take_summary())
         self._keeper.fit()

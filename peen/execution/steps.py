@@ -25,6 +25,7 @@ from peen.wire.worker import (
     EventRecord,
     MessageRecord,
     ModelCallRecord,
+    ModelProgress,
     NewBlob,
     RefusedImage,
     RenewLeases,
@@ -211,9 +212,16 @@ class Steps:
             committed = await self._journal.commit(request)
         return committed
 
-    async def emit(self, events: list[EventRecord]) -> None:
-        """Hand over streamed pieces of a running step."""
-        await self._journal.emit(EmitEvents(execution_id=self._execution_id, holder=self._holder, events=events))
+    async def emit(self, events: list[EventRecord], progress: ModelProgress | None = None) -> None:
+        """Hand over streamed pieces of a running step, with how far it has come."""
+        await self._journal.emit(self._shown(events, progress))
+
+    async def note(self, progress: ModelProgress) -> None:
+        """Save how far a running step has come. Raises: StaleClaim, LinkLost."""
+        await self._journal.note(self._shown([], progress))
+
+    def _shown(self, events: list[EventRecord], progress: ModelProgress | None) -> EmitEvents:
+        return EmitEvents(execution_id=self._execution_id, holder=self._holder, events=events, progress=progress)
 
     async def keep_leases(self) -> None:
         """Renew the leases of this execution until cancelled: work that takes long is not taken from it.

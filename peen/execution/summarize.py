@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import structlog
@@ -16,6 +16,7 @@ from peen.context.count import Gauge, message_tokens, text_tokens
 from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.execution import limits
+from peen.execution.attempts import Attempts, Tell
 from peen.execution.decide import CompactOutput
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
@@ -27,10 +28,8 @@ from peen.wire.summary import summary_text
 from peen.wire.worker import (
     CompactionRecord,
     MessageRecord,
-    ModelCallRecord,
     NewBlob,
     NewSummary,
-    Usage,
     WorkerSettings,
 )
 
@@ -57,13 +56,9 @@ class SummaryModel:
 class _Asking:
     """What was asked so far. Each request that differs is a round of its own."""
 
-    calls: list[ModelCallRecord] = field(default_factory=list)
+    attempts: Attempts
     requests: list[SentRequests] = field(default_factory=list)
     blobs: list[NewBlob] = field(default_factory=list)
-    began_ms: int | None = None
-    """When the call began that is under way."""
-    usage: Usage = field(default_factory=Usage)
-    """What its provider has reported of it so far: also a call that fails is paid for."""
     first: int = 0
     """Number of the first call with the latest request."""
     value: bytes = b""
@@ -97,18 +92,23 @@ class Summarizer:
         """The most that a summary may have."""
         return self._setup.max_output_tokens
 
-    async def summarize(self, source: Source, earlier: Earlier | None, turn_round: int) -> Done[CompactOutput]:
-        """A summary of `source` and of the one before it, or why there is none: that is an outcome, not an error."""
-        asking = _Asking()
+    async def summarize(
+        self, source: Source, earlier: Earlier | None, turn_round: int, *, step: str, tell: Tell
+    ) -> Done[CompactOutput]:
+        """A summary of `source` and of the one before it, or why there is none: that is an outcome, not an error.
+
+        `step` is the one that this is done for; `tell` saves how far it has come.
+        """
+        asking = _Asking(Attempts(step, tell=tell, entropy=self._entropy, sequence=lambda: source.to_sequence))
         began_ms = self._entropy.now_ms()
         outcome: Answer | ModelError
         with trio.move_on_after(self._setup.timeout_ms / 1000) as limit:
-            outcome = await self._ask(asking, source, earlier, turn_round)
+            outcome = await self._ask(asking, source, earlier, turn_round, tell)
         if limit.cancelled_caught:
             text = f"no summary within {self._setup.timeout_ms / 1000:g} s (PEEN_COMPACTION_TIMEOUT)"
             outcome = ModelError(text, kind="timeout", retryable=False)
-            if asking.began_ms is not None:
-                asking.calls.append(self._call(asking, source, "cancelled", error=outcome))
+            if asking.attempts.is_under_way:
+                asking.attempts.give_up(outcome)
         self._keep_request(asking)
         summary, output = self._judge(outcome, source, earlier)
         record = CompactionRecord(
@@ -116,7 +116,7 @@ class Summarizer:
             prompt=self._setup.prompt,
             max_output_tokens=self._setup.max_output_tokens,
             timeout_ms=self._setup.timeout_ms,
-            calls=asking.calls,
+            calls=asking.attempts.calls,
             summary=summary,
             finish_reason="" if isinstance(outcome, ModelError) else outcome.finish_reason,
             failure_kind=outcome.kind if isinstance(outcome, ModelError) else "" if summary else output.outcome,
@@ -134,9 +134,9 @@ class Summarizer:
         )
 
     async def _ask(
-        self, asking: _Asking, source: Source, earlier: Earlier | None, turn_round: int
+        self, asking: _Asking, source: Source, earlier: Earlier | None, turn_round: int, tell: Tell
     ) -> Answer | ModelError:
-        setup = self._setup
+        setup, attempts = self._setup, asking.attempts
         fixed = text_tokens(setup.prompt)
         room = self._gauge.counted(self._gauge.window - setup.max_output_tokens - MARGIN_TOKENS) - fixed
         request = self._request(source, earlier, max(room, LEAST_TOKENS))
@@ -146,11 +146,11 @@ class Summarizer:
             if is_new:
                 self._send(asking, request)
             attempt, is_new = attempt + 1, False
-            asking.began_ms, asking.usage = self._entropy.now_ms(), Usage()
+            await attempts.begin(len(asking.requests) - 1)
             try:
                 answer = await self._attempt(asking, request, turn_round)
             except ModelError as error:
-                asking.calls.append(self._call(asking, source, "failed", error=error))
+                attempts.fail(error)
                 counted = message_tokens(request.messages[0])
                 if error.kind == TOO_LONG and len(asking.requests) == 1 and counted // 2 >= LEAST_TOKENS:
                     log.warning("the summarizer's request was too long, half of it is next")
@@ -162,8 +162,11 @@ class Summarizer:
                 if planned_ms is None:
                     return final_error(attempt, error, max_retry_after_ms=ceiling_ms)
                 delay_ms = planned_ms
+                if (news := attempts.news()) is not None:
+                    await tell(news)
             else:
-                asking.calls.append(self._call(asking, source, "completed", answer=answer))
+                said = {"text": answer.text, "truncated": answer.truncated}
+                attempts.complete(answer, response=Raw(msgspec.json.encode(said)))
                 self._gauge.reported(fixed + message_tokens(request.messages[0]), answer.usage.prompt)
                 return answer
         return ModelError(used_up, kind=limits.REASON, retryable=False)
@@ -171,7 +174,7 @@ class Summarizer:
     def _used_up(self, asking: _Asking) -> str | None:
         """Why nothing more may be asked."""
         return limits.refusal(
-            self._steps.budget, asking.calls, model=self._setup.model.name, upstreams=self._settings.upstreams
+            self._steps.budget, asking.attempts.calls, model=self._setup.model.name, upstreams=self._settings.upstreams
         )
 
     def _request(self, source: Source, earlier: Earlier | None, room: int) -> ModelRequest:
@@ -188,10 +191,10 @@ class Summarizer:
         idle_s = self._settings.provider_idle_timeout_ms / 1000
         with trio.move_on_after(idle_s) as silence:
             async with self._setup.upstream.stream(request) as items:
+                asking.attempts.answered(items, fold)
                 async for item in items:
                     silence.deadline = trio.current_time() + idle_s
                     fold.add(item)
-                    asking.usage = fold.usage
         if silence.cancelled_caught:
             raise ModelError(f"the provider was silent for {idle_s:g} s", kind="silence", retryable=True)
         return fold.finish()
@@ -202,39 +205,12 @@ class Summarizer:
         asking.value, blobs = saved.save(request)
         asking.requests.append(saved)
         asking.blobs += blobs
-        asking.first = len(asking.calls)
+        asking.first = len(asking.attempts.calls)
 
     def _keep_request(self, asking: _Asking) -> None:
         """The first call of a request holds it."""
-        if asking.first < len(asking.calls):
-            call = asking.calls[asking.first]
-            asking.calls[asking.first] = msgspec.structs.replace(call, request=Raw(asking.value))
-
-    def _call(
-        self,
-        asking: _Asking,
-        source: Source,
-        state: Literal["completed", "failed", "cancelled"],
-        *,
-        answer: Answer | None = None,
-        error: ModelError | None = None,
-    ) -> ModelCallRecord:
-        at_ms = self._entropy.now_ms()
-        began_ms, asking.began_ms = asking.began_ms, None
-        said = None if answer is None else {"text": answer.text, "truncated": answer.truncated}
-        return ModelCallRecord(
-            round=max(len(asking.requests) - 1, 0),
-            state=state,
-            request_sequence=source.to_sequence,
-            response=Raw(msgspec.json.encode(said)),
-            usage=asking.usage if answer is None else answer.usage,
-            finish_reason=None if answer is None else answer.finish_reason or None,
-            response_model=None if answer is None else answer.response_model,
-            failure_kind=None if error is None else error.kind,
-            failure_detail=None if error is None else str(error),
-            started_at_ms=at_ms if began_ms is None else began_ms,
-            completed_at_ms=at_ms,
-        )
+        if asking.first < len(asking.attempts.calls):
+            asking.attempts.keep_request(asking.first, asking.value)
 
     def _judge(
         self, outcome: Answer | ModelError, source: Source, earlier: Earlier | None

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from peen.entropy import Entropy
 from peen.errors import SessionNotFound
-from peen.model.price import Prices
 from peen.model.stream import ModelInfo
 from peen.session.requests import ResumeRequest
 from peen.session.spending import Terms
@@ -56,7 +55,6 @@ class Api:
     release: Callable[[SessionRow], Awaitable[None]]
     """Ends everything that lives for a session that was marked for deletion: its actor, then its worker."""
 
-    prices: Prices = field(default_factory=Prices)
     terms: Terms = field(default_factory=Terms)
     runs: Callable[[ExecutionDetails], Sequence[Run]] | None = None
     """Looks up the runs of an execution; without it they are read from its record."""

@@ -111,6 +111,16 @@ class Fold:
         return event
 
     @property
+    def has_content(self) -> bool:
+        """Whether anything of the answer has come that is shown."""
+        return bool(self._text or self._thinking or self._calls)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the provider has ended the answer."""
+        return self._finished is not None
+
+    @property
     def usage(self) -> Usage:
         """What was reported so far."""
         return self._usage

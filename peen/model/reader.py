@@ -75,6 +75,11 @@ class AnswerReader:
         self._done = False  # nothing more can come
         self._over = False
 
+    @property
+    def status(self) -> int:
+        """The HTTP status of the answer."""
+        return self._reply.status
+
     def __aiter__(self) -> Self:
         return self
 

@@ -231,7 +231,7 @@ def _scripted_round(model: ModelScript, where: Position, subject: str) -> Round:
 
 
 def _script_ended(problem: str) -> ModelError:
-    return ModelError(problem, kind="script_ended", retryable=False)
+    return ModelError(problem, kind="script_ended", retryable=False, unsent=True)
 
 
 def _status_error(fault: Fault) -> ModelError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Raw, Struct
 
@@ -105,6 +105,15 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     """Whether what this model thought is sent back to it, as text."""
 
 
+@runtime_checkable
+class Answered(Protocol):
+    """A stream of events that came over HTTP."""
+
+    @property
+    def status(self) -> int:
+        """The status of the answer that it is the body of."""
+
+
 class Upstream(Protocol):
     """A provider connection."""
 
@@ -118,6 +127,7 @@ class Upstream(Protocol):
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[StreamEvent]]:
         """Send the request. Entering may raise ModelError, and so may each step of the iteration.
 
-        Leaving the context, for whatever reason, closes the provider request at once. An iteration that ends
-        without `Finished` is a cut stream. How long to wait in silence is the caller's business.
+        Leaving the context, for whatever reason, closes the provider request at once. An iterator over HTTP is
+        `Answered`. An iteration that ends without `Finished` is a cut stream. How long to wait in silence is the
+        caller's business.
         """

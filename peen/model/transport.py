@@ -66,12 +66,12 @@ class Unzip:
 def no_connection(place: str, exc: BaseException) -> ModelError:
     """The error for a connection that did not come about. A certificate that is refused stays so: no retry."""
     retryable = not isinstance(_cause(exc), ssl.SSLCertVerificationError)
-    return ModelError(f"cannot connect to {place}: {reason(exc)}", kind="transport", retryable=retryable)
+    return ModelError(f"cannot connect to {place}: {reason(exc)}", kind="transport", retryable=retryable, unsent=True)
 
 
 def no_connection_in_time(place: str) -> ModelError:
     """The error for a server that does not accept within `CONNECT_S`."""
-    return ModelError(f"no connection to {place} within {CONNECT_S:g} s", kind="timeout", retryable=True)
+    return ModelError(f"no connection to {place} within {CONNECT_S:g} s", kind="timeout", retryable=True, unsent=True)
 
 
 def broken(place: str, why: str) -> ModelError:
@@ -81,12 +81,12 @@ def broken(place: str, why: str) -> ModelError:
 
 def invalid_request(place: str) -> ModelError:
     """The error for a request that cannot be written as HTTP. It quotes nothing, since that may be the key."""
-    return ModelError(f"the request to {place} is not valid HTTP", kind="transport", retryable=False)
+    return ModelError(f"the request to {place} is not valid HTTP", kind="transport", retryable=False, unsent=True)
 
 
 def unreachable(place: str, why: str) -> ModelError:
     """The error for an address, or a way to it, that cannot work."""
-    return ModelError(f"cannot reach {place}: {why}", kind="transport", retryable=False)
+    return ModelError(f"cannot reach {place}: {why}", kind="transport", retryable=False, unsent=True)
 
 
 def reason(exc: BaseException) -> str:

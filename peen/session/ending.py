@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import reduce
 from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
 
+from peen.execution.steps import MODEL
 from peen.ids import hashed_uuid4
 from peen.session.notices import record
 from peen.store import audit, executions, feed, inbox, messages, sessions, turns
 from peen.store.database import Tx
 from peen.store.executions import ExecutionRow, OpenModelStep
 from peen.store.feed import NewEvent
+from peen.store.spending import NOTHING_SPENT, Spent, spent
 from peen.store.turns import TurnRow
-from peen.wire.events import ProviderRetry
-from peen.wire.worker import MessageRecord, ModelCallRecord, ToolCallRecord
+from peen.wire.worker import MessageRecord, ModelCallRecord, PricedCall, ToolCallRecord
 
+COMPACT: Final = "compact"
+"""The kind of a step that asks a model for a summary."""
 MAX_ERROR_BYTES: Final = 2048
 MAX_LISTED_CALLS: Final = 20
 MAX_ARGUMENT_BYTES: Final = 300
@@ -151,43 +154,69 @@ def _report(
 
 
 def _record_cut_off(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int) -> None:
-    """Audit of a provider request that was under way: it was asked, and its answer never came.
+    """Audit of what was asked of a provider in steps that have not ended: only what they have told of it.
 
-    Attempts that had failed are known by the retries that were announced; those of a summarizer are not.
+    A step begins with its first attempt; of every other one it tells before it is made.
     """
     execution = executions.root_of(tx, turn.no)
     if execution is None:
         return
-    for step in executions.open_model_steps(tx, execution.no):
-        if step.kind == "compact":
-            _record_cut_off_summary(tx, execution, step, ending, at_ms=at_ms)
-            continue
-        attempt = partial(
-            ModelCallRecord,
-            round=int(step.step.partition(".")[0][1:]),
-            request_sequence=sessions.message_sequence(tx, turn.session_no),
-        )
-        attempts, began_ms = [], step.started_at_ms
-        for data, shown_at_ms in feed.retries(tx, turn.no, since_ms=step.started_at_ms):
-            retry = msgspec.json.decode(data, type=ProviderRetry)
-            attempts.append(
-                attempt(
-                    state="failed", failure_kind=retry.reason, failure_detail=f"status {retry.status}",
-                    started_at_ms=began_ms, completed_at_ms=shown_at_ms,
-                )
-            )  # fmt: skip
-            began_ms = shown_at_ms + retry.delay_ms
-        attempts.append(attempt(state="cancelled", started_at_ms=min(began_ms, at_ms), completed_at_ms=at_ms))
-        for call in attempts:
-            audit.add_call(tx, turn_no=turn.no, execution_no=execution.no, generation_no=step.generation_no, call=call)
+    steps = executions.open_model_steps(tx, execution.no)
+    total = NOTHING_SPENT
+    for step in steps:
+        if step.kind == MODEL and step.progress is None and any(other.kind == COMPACT for other in steps):
+            continue  # it begins with the request, which the summary comes before
+        attempts = _attempts(step, ending, sequence=sessions.message_sequence(tx, turn.session_no), at_ms=at_ms)
+        used = [spent(priced.call, cost=priced.cost) for priced in attempts]
+        total = reduce(Spent.plus, used, total)
+        run_no = _cut_off_summary(tx, execution, step, ending, at_ms=at_ms) if step.kind == COMPACT else None
+        for priced, one in zip(attempts, used, strict=True):
+            if run_no is not None:
+                audit.add_call_to(tx, run_no, generation_no=step.generation_no, call=priced.call, spent=one)
+            else:
+                audit.add_call(
+                    tx, turn_no=turn.no, execution_no=execution.no, generation_no=step.generation_no, call=priced.call,
+                    spent=one,
+                )  # fmt: skip
+    if total != NOTHING_SPENT:
+        sessions.take_sequences(tx, turn.session_no, spent=total, at_ms=at_ms)
 
 
-def _record_cut_off_summary(
-    tx: Tx, execution: ExecutionRow, step: OpenModelStep, ending: Ending, *, at_ms: int
-) -> None:
+def _attempts(step: OpenModelStep, ending: Ending, *, sequence: int, at_ms: int) -> list[PricedCall]:
+    """The attempts of a step that were made, the last one as it was cut off."""
+    if step.progress is not None:
+        failed, under_way = step.progress.failed, step.progress.under_way
+    else:
+        turn_round = 0 if step.kind == COMPACT else int(step.step.partition(".")[0][1:])
+        first = ModelCallRecord(
+            round=turn_round, state="cancelled", request_sequence=sequence,
+            started_at_ms=min(step.started_at_ms, at_ms), completed_at_ms=at_ms,
+        )  # fmt: skip
+        failed, under_way = [], PricedCall(call=first)
+    if under_way is None:
+        return failed
+    kind, detail = _cut_off_by(ending)
+    call = msgspec.structs.replace(
+        under_way.call, failure_kind=kind, failure_detail=detail,
+        completed_at_ms=max(at_ms, under_way.call.started_at_ms),
+    )  # fmt: skip
+    return [*failed, msgspec.structs.replace(under_way, call=call)]
+
+
+def _cut_off_by(ending: Ending) -> tuple[str, str]:
+    """Reason and error of an attempt whose answer was still coming when its turn ended."""
+    if ending.state == "interrupted":
+        return "interrupted", f"its answer was cut off: {ending.error}"
+    if ending.state == "failed":
+        return "cancelled", f"its answer was cut off when the turn failed ({ending.reason}): {ending.error}"
+    return "cancelled", "its answer was cut off by a Stop"
+
+
+def _cut_off_summary(tx: Tx, execution: ExecutionRow, step: OpenModelStep, ending: Ending, *, at_ms: int) -> int:
+    """Number of the model run of a summary that was never finished."""
     settings = executions.saved_context(tx, execution.no).get("compaction", {})
     attempt = executions.attempt_of(tx, execution.no, step.step)
-    run_no = audit.add_ended_run(
+    return audit.add_ended_run(
         tx,
         run_id=hashed_uuid4(execution.id, step.step.encode(), b"%d" % attempt).bytes,
         session_no=execution.session_no,
@@ -203,11 +232,6 @@ def _record_cut_off_summary(
         started_at_ms=step.started_at_ms,
         completed_at_ms=at_ms,
     )
-    sequence = sessions.message_sequence(tx, execution.session_no)
-    call = ModelCallRecord(
-        round=0, state="cancelled", request_sequence=sequence, started_at_ms=step.started_at_ms, completed_at_ms=at_ms
-    )
-    audit.add_call_to(tx, run_no, generation_no=step.generation_no, call=call)
 
 
 def _is_abandoned(tx: Tx, turn_no: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from peen.model.price import Prices, cost, picos
 from peen.store.sessions import SessionRow, Taken
 from peen.store.spending import MOST, Spent, spent
-from peen.wire.worker import Budget, ModelCallRecord
+from peen.wire.worker import Budget, KeptProgress, ModelCallRecord, ModelProgress, PricedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,22 @@ class Terms:
 
     def spent(self, model: str, calls: Sequence[ModelCallRecord]) -> list[Spent]:
         """What each of these attempts used, at the prices of now."""
+        return [spent(priced.call, cost=priced.cost) for priced in self._priced(model, calls)]
+
+    def kept(self, model: str, progress: ModelProgress) -> KeptProgress:
+        """How far a step has come, at the prices of now."""
+        under_way = [] if progress.under_way is None else [progress.under_way]
+        return KeptProgress(
+            failed=self._priced(model, progress.failed), under_way=next(iter(self._priced(model, under_way)), None)
+        )
+
+    def _priced(self, model: str, calls: Sequence[ModelCallRecord]) -> list[PricedCall]:
         if not calls:
             return []
         price = self.prices.of(model)
         amounts = (None if price is None else cost(call.usage, price) for call in calls)
         return [
-            spent(call.usage, cost=None if amount is None else picos(amount), is_answer=call.state == "completed")
+            PricedCall(call=call, cost=None if amount is None else picos(amount))
             for call, amount in zip(calls, amounts, strict=True)
         ]
 

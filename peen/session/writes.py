@@ -56,6 +56,7 @@ from peen.wire.worker import (
     HistoryRows,
     LeasesRenewed,
     MessageRecord,
+    ModelProgress,
     OpenedTurn,
     OpenTurn,
     RefusedImage,
@@ -271,7 +272,16 @@ def emit(tx: Tx, writer: Writer, request: EmitEvents, *, at_ms: int) -> Emitted:
     if execution.state != "running":
         raise StaleClaim("a Stop came: nothing more is shown of this step")
     _append_events(tx, writer, execution, request.events, at_ms=at_ms)
+    if request.progress is not None:
+        _note_progress(tx, writer, execution, request.progress)
     return Emitted()
+
+
+def _note_progress(tx: Tx, writer: Writer, execution: ExecutionRow, progress: ModelProgress) -> None:
+    is_summary = progress.step.endswith(compaction.PHASE)
+    model = executions.saved_context(tx, execution.no).get("compaction", {}).get("model", "") if is_summary else None
+    kept = writer.terms.kept(execution.model if model is None else model, progress)
+    executions.note_progress(tx, execution.no, progress.step, kept, generation_no=writer.generation_no)
 
 
 def commit_steps(

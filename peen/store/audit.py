@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -47,6 +47,14 @@ class CallRow(NamedTuple):
     started_at_ms: int
     completed_at_ms: int
     has_request: bool
+    status: int | None
+    streamed: bool | None
+    """None for an attempt of a release that did not write it down."""
+    delay_ms: int | None
+    cost: int
+    """Trillionths of a dollar, as far as is known."""
+    is_unpriced: bool
+    """Whether it may have cost more than that."""
     usage: Usage
 
 
@@ -75,12 +83,12 @@ RETURNING no
 _CALL: Final = f"""
 INSERT INTO model_call (key, state, generation_no, request_sequence, request, response, response_model, finish_reason,
                         prompt_tokens, completion_tokens, reasoning_tokens, cache_read_tokens, cache_write_tokens,
-                        failure_kind, failure_detail, started_at_ms, completed_at_ms,
-                        run_prompt_tokens, run_completion_tokens, run_reasoning_tokens, run_cache_read_tokens,
+                        failure_kind, failure_detail, started_at_ms, completed_at_ms, status, streamed, delay_ms, cost,
+                        unpriced, run_prompt_tokens, run_completion_tokens, run_reasoning_tokens, run_cache_read_tokens,
                         run_cache_write_tokens, run_cost, run_unpriced_calls)
 SELECT r.first + min(r.made, :last_attempt), :state, :generation_no, :request_sequence, :request, :response,
        :response_model, :finish_reason, :prompt, :completion, :reasoning, :cache_read, :cache_write, :failure_kind,
-       :failure_detail, :started_at_ms, :completed_at_ms,
+       :failure_detail, :started_at_ms, :completed_at_ms, :status, :streamed, :delay_ms, :spent_cost, :spent_unpriced,
        min(coalesce(p.run_prompt_tokens + :spent_prompt, p.run_prompt_tokens, :spent_prompt), {MOST}),
        min(coalesce(p.run_completion_tokens + :spent_completion, p.run_completion_tokens, :spent_completion), {MOST}),
        min(coalesce(p.run_reasoning_tokens + :spent_reasoning, p.run_reasoning_tokens, :spent_reasoning), {MOST}),
@@ -104,7 +112,8 @@ ON CONFLICT (key) DO UPDATE
        reasoning_tokens = excluded.reasoning_tokens, cache_read_tokens = excluded.cache_read_tokens,
        cache_write_tokens = excluded.cache_write_tokens, failure_kind = excluded.failure_kind,
        failure_detail = excluded.failure_detail, started_at_ms = excluded.started_at_ms,
-       completed_at_ms = excluded.completed_at_ms,
+       completed_at_ms = excluded.completed_at_ms, status = excluded.status, streamed = excluded.streamed,
+       delay_ms = excluded.delay_ms, cost = min(cost + excluded.cost, {MOST}), unpriced = unpriced + excluded.unpriced,
        run_prompt_tokens = excluded.run_prompt_tokens, run_completion_tokens = excluded.run_completion_tokens,
        run_reasoning_tokens = excluded.run_reasoning_tokens, run_cache_read_tokens = excluded.run_cache_read_tokens,
        run_cache_write_tokens = excluded.run_cache_write_tokens, run_cost = excluded.run_cost,
@@ -138,8 +147,9 @@ SELECT DISTINCT (key & 0xFFFFFFFF) / {ATTEMPTS_PER_ROUND} FROM model_call WHERE 
 """
 _CALLS: Final = f"""
 SELECT (key & 0xFFFFFFFF) / {ATTEMPTS_PER_ROUND}, key % {ATTEMPTS_PER_ROUND}, state, request_sequence, response_model,
-       finish_reason, failure_kind, failure_detail, started_at_ms, completed_at_ms, request IS NOT NULL, prompt_tokens,
-       completion_tokens, reasoning_tokens, cache_read_tokens, cache_write_tokens
+       finish_reason, failure_kind, failure_detail, started_at_ms, completed_at_ms, request IS NOT NULL, status,
+       streamed, delay_ms, cost, unpriced, prompt_tokens, completion_tokens, reasoning_tokens, cache_read_tokens,
+       cache_write_tokens
   FROM model_call WHERE key >= ? AND key < ? ORDER BY key
 """
 _REQUESTS: Final = """
@@ -256,7 +266,8 @@ def _add_call(
             "finish_reason": call.finish_reason, "prompt": usage.prompt, "completion": usage.completion,
             "reasoning": usage.reasoning, "cache_read": usage.cache_read, "cache_write": usage.cache_write,
             "failure_kind": call.failure_kind, "failure_detail": call.failure_detail,
-            "started_at_ms": call.started_at_ms, "completed_at_ms": call.completed_at_ms,
+            "started_at_ms": call.started_at_ms, "completed_at_ms": call.completed_at_ms, "status": call.status,
+            "streamed": int(call.streamed), "delay_ms": call.delay_ms,
             "spent_prompt": spent.prompt, "spent_completion": spent.completion, "spent_reasoning": spent.reasoning,
             "spent_read": spent.cache_read, "spent_write": spent.cache_write, "spent_cost": spent.cost,
             "spent_unpriced": spent.unpriced,
@@ -309,9 +320,7 @@ def rounds(db: Reader, run_no: int, *, limit: int = keys.MAX_SEQUENCE, offset: i
     wanted = [number for (number,) in db.rows(_ROUNDS, (first, end, limit, offset))]
     if wanted:
         first, end = (keys.join(run_no, number * ATTEMPTS_PER_ROUND) for number in (wanted[0], wanted[-1] + 1))
-        attempts = (
-            CallRow._make((*row[:10], bool(row[10]), _usage(row[11:]))) for row in db.execute(_CALLS, (first, end))
-        )
+        attempts = map(_call_row, db.execute(_CALLS, (first, end)))
         for _, round_attempts in groupby(attempts, key=lambda attempt: attempt.round):
             yield list(round_attempts)
 
@@ -330,6 +339,13 @@ def requests(db: Reader, run_no: int, *, up_to_round: int, limit: int) -> list[b
 
 def _or_null(value: Raw) -> bytes | None:
     return None if value == NOTHING else bytes(value)
+
+
+def _call_row(row: tuple[Any, ...]) -> CallRow:
+    *start, has_request, status, streamed, delay_ms, cost, unpriced = row[:16]
+    had_content = None if streamed is None else bool(streamed)
+    measured = (status, had_content, delay_ms, cost, unpriced > 0, _usage(row[16:]))
+    return CallRow._make((*start, bool(has_request), *measured))
 
 
 def _usage(row: tuple[int | None, ...]) -> Usage:

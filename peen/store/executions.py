@@ -13,7 +13,9 @@ from peen.ids import SessionNo
 from peen.store import generations, keys
 from peen.store.database import Reader, Tx
 from peen.store.leases import LEASE_MS
-from peen.wire.worker import Claim, Completion
+from peen.wire.worker import Claim, Completion, KeptProgress
+
+_decode_progress: Final = msgspec.json.Decoder(KeptProgress).decode
 
 ENGINE_VERSION: Final = 1
 STOP: Final = "stop"
@@ -95,27 +97,32 @@ INSERT INTO activity (key, kind, call_id, state, generation_no, given, started_a
 VALUES (?, ?, ?, 'running', ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE
    SET state = 'running', attempt = attempt + 1, generation_no = excluded.generation_no,
-       started_at_ms = excluded.started_at_ms, ended_at_ms = NULL, lease_until_ms = excluded.lease_until_ms
+       started_at_ms = excluded.started_at_ms, ended_at_ms = NULL, lease_until_ms = excluded.lease_until_ms,
+       progress = NULL
  WHERE state = 'interrupted' OR (state = 'running' AND kind <> 'effect' AND lease_until_ms <= ?)
 RETURNING attempt
 """
 _COMPLETE: Final = """
-UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?, lease_until_ms = 0
+UPDATE activity SET state = ?, output = ?, payload_sha256 = ?, ended_at_ms = ?, lease_until_ms = 0, progress = NULL
  WHERE key = ? AND state = 'running' AND generation_no = ? AND lease_until_ms > ?
 RETURNING key
 """
 _PAYLOAD: Final = "SELECT state, payload_sha256 FROM activity WHERE key = ?"
 _UNSETTLED: Final = "SELECT key FROM activity WHERE key >= ? AND key < ? AND state = 'running' LIMIT 1"
 _UNCERTAIN: Final = """
-UPDATE activity SET state = CASE WHEN kind = 'effect' THEN 'uncertain' ELSE 'interrupted' END, ended_at_ms = ?
+UPDATE activity SET state = CASE WHEN kind = 'effect' THEN 'uncertain' ELSE 'interrupted' END, ended_at_ms = ?,
+                    progress = NULL
  WHERE key >= ? AND key < ? AND state = 'running'
 """
 _STEPS: Final = """
 SELECT key, kind, call_id, state, attempt, given, output FROM activity WHERE key >= ? AND key < ? ORDER BY key
 """
 _OPEN_MODEL_STEPS: Final = """
-SELECT key, kind, generation_no, started_at_ms FROM activity
+SELECT key, kind, generation_no, started_at_ms, progress FROM activity
  WHERE key >= ? AND key < ? AND state = 'running' AND kind IN ('compact', 'model') ORDER BY key
+"""
+_NOTE: Final = """
+UPDATE activity SET progress = ? WHERE key = ? AND state = 'running' AND generation_no = ? RETURNING key
 """
 _CREATED: Final = "UPDATE execution SET context = ? WHERE no = ?"
 _DETAILS: Final = """
@@ -319,17 +326,34 @@ def steps(db: Reader | Tx, execution_no: int) -> list[StepRow]:
 
 
 class OpenModelStep(NamedTuple):
-    """A step that asks a model, has begun and not ended. `kind` is `model` or `compact`."""
+    """A step that asks a model, has begun and not ended. `kind` is `model` or `compact`.
+
+    `progress` is what is known of its attempts; None if it has told nothing since its first one.
+    """
 
     step: str
     kind: str
     generation_no: int
     started_at_ms: int
+    progress: KeptProgress | None
 
 
 def open_model_steps(tx: Tx, execution_no: int) -> list[OpenModelStep]:
     rows = tx.rows(_OPEN_MODEL_STEPS, (keys.join(execution_no, 0), keys.join(execution_no + 1, 0)))
-    return [OpenModelStep(keys.step_id(keys.sequence_of(key)), *rest) for key, *rest in rows]
+    return [
+        OpenModelStep(
+            keys.step_id(keys.sequence_of(key)), kind, generation_no, started_at_ms,
+            None if progress is None else _decode_progress(progress),
+        )
+        for key, kind, generation_no, started_at_ms, progress in rows
+    ]  # fmt: skip
+
+
+def note_progress(tx: Tx, execution_no: int, step: str, progress: KeptProgress, *, generation_no: int) -> None:
+    """Keep with a running step how far it has come. Raises: StaleClaim if it does not run under that generation."""
+    key = keys.join(execution_no, keys.step_position(step))
+    if tx.row(_NOTE, (msgspec.json.encode(progress), key, generation_no)) is None:
+        raise StaleClaim(f"step {step} is not running under this worker generation")
 
 
 def add_event(tx: Tx, execution_no: int, event_type: str, data: dict[str, object], *, at_ms: int) -> None:

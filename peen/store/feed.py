@@ -61,9 +61,6 @@ SELECT f.key & 0xFFFFFFFF, f.type, f.data, coalesce(t.id, i.turn_id), coalesce(i
  ORDER BY f.key {order}
 """
 _LOG: Final = "INSERT INTO session_log (key, type, ref, created_at_ms) VALUES (?, ?, ?, ?)"
-_RETRIES: Final = """
-SELECT data, created_at_ms FROM feed WHERE turn_no = ? AND type = 'provider.retry' AND created_at_ms >= ? ORDER BY key
-"""
 _BLOCKS: Final = """
 SELECT type, json_extract(data, '$.index') FROM feed
  WHERE turn_no = ? AND type IN ('content_block_start', 'content_block_stop') ORDER BY key
@@ -188,11 +185,6 @@ def next_block(db: Reader | Tx, turn_no: int) -> int:
     """The first content block index that the turn has not used."""
     row = db.row(_LAST_BLOCK, (turn_no,))
     return 0 if row is None or row[0] is None else int(row[0]) + 1
-
-
-def retries(db: Reader | Tx, turn_no: int, *, since_ms: int) -> list[tuple[bytes, int]]:
-    """Data and time of every `provider.retry` of the turn since then, oldest first."""
-    return [(bytes(data), at_ms) for data, at_ms in db.rows(_RETRIES, (turn_no, since_ms))]
 
 
 def open_blocks(db: Reader | Tx, turn_no: int) -> list[int]:

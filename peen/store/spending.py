@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from peen.wire.worker import Usage
+from peen.wire.worker import ModelCallRecord, Usage
 
 MOST: Final = 1 << 62
 """Counters stay here instead of growing past what the database can hold, whatever a provider reports."""
@@ -13,7 +13,7 @@ MOST: Final = 1 << 62
 class Spent(NamedTuple):
     """Tokens are None where no provider has reported any, and then they count as none.
 
-    `unpriced` is the number of calls whose cost is not part of `cost`, since the price or the tokens are not known.
+    `unpriced` is the number of attempts that may have cost more than their part of `cost`; see `is_cost_known`.
     """
 
     prompt: int | None = None
@@ -43,14 +43,26 @@ class Spent(NamedTuple):
 
 
 NOTHING_SPENT: Final = Spent()
+_ERRORS: Final = 400
+"""The first HTTP status of an error."""
 
 
-def spent(usage: Usage, *, cost: int | None, is_answer: bool) -> Spent:
-    """Of one attempt, which costs `cost`, None if that is not known.
+def is_cost_known(call: ModelCallRecord, *, cost: int | None) -> bool:
+    """Whether an attempt costs what its tokens cost, which is `cost`; None if their price or number is not known.
 
-    An attempt without an answer, of which nothing was reported, cost nothing as far as anybody can tell.
+    This is the one place that decides it. What a provider bills for an answer that it did not end, nobody but the
+    provider knows. It bills nothing for a request that it refused with an error status before any of an answer, or that
+    never reached it.
     """
-    is_billed = is_answer or usage.prompt is not None or usage.completion is not None
+    if call.state == "completed" or call.ended:
+        return cost is not None
+    is_refused = call.unsent or (call.status is not None and call.status >= _ERRORS)
+    return is_refused and not call.streamed and not _is_reported(call.usage)
+
+
+def spent(call: ModelCallRecord, *, cost: int | None) -> Spent:
+    """Of one attempt, whose reported tokens cost `cost`; None if that is not known."""
+    usage = call.usage
     return Spent(
         prompt=_held(usage.prompt),
         completion=_held(usage.completion),
@@ -58,8 +70,12 @@ def spent(usage: Usage, *, cost: int | None, is_answer: bool) -> Spent:
         cache_read=_held(usage.cache_read),
         cache_write=_held(usage.cache_write),
         cost=min(cost or 0, MOST),
-        unpriced=int(cost is None and is_billed),
+        unpriced=int(not is_cost_known(call, cost=cost)),
     )
+
+
+def _is_reported(usage: Usage) -> bool:
+    return usage.prompt is not None or usage.completion is not None
 
 
 def _held(count: int | None) -> int | None:

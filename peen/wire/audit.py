@@ -23,19 +23,43 @@ class ModelMessage(Answer, frozen=True, kw_only=True):
     images: list[Image] | None = None
 
 
+class Tokens(Answer, frozen=True, kw_only=True):
+    """Tokens as the provider reported them. What it did not report is left out: that is not zero."""
+
+    prompt: int | None = None
+    completion: int | None = None
+    total: int | None = None
+    reasoning: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+
+
 class FailedAttempt(Answer, frozen=True, kw_only=True):
-    """An attempt that failed. `attempt` counts from 1; `delay_ms` went by before the next one, if there was one."""
+    """An attempt that brought no answer. `attempt` counts from 1 within its round.
+
+    `reason` is the kind of its failure; `cancelled` if the turn ended meanwhile by a Stop or a failure of its own,
+    `interrupted` if its worker or the controller did. `status` is the HTTP status that it was answered with, if it was.
+    `streamed` says that some of the answer had come, which in a turn reached the feed; it is left out where nobody
+    knows. `tokens` were reported before it ended. `delay_ms` went by before the next attempt, if there was one that
+    followed it without a break of the turn.
+    """
 
     attempt: int
     reason: str
     error: str
+    status: int | None = None
+    streamed: bool | None = None
+    tokens: Tokens
     delay_ms: int | None = None
     started_at: str
     completed_at: str
 
 
 class TokenUsage(Answer, frozen=True, kw_only=True):
-    """Tokens as the provider reported them. What it did not report is left out: that is not zero."""
+    """Tokens of answers, as the provider reported them. What it did not report is left out: that is not zero.
+
+    `wasted_prompt`, `wasted_completion` and `wasted_total` are the sums over `failed_attempts`.
+    """
 
     prompt: int | None = None
     completion: int | None = None
@@ -46,10 +70,16 @@ class TokenUsage(Answer, frozen=True, kw_only=True):
     cache_write_long_ttl: int | None = None
     total_attempts: int
     failed_attempts: list[FailedAttempt]
+    wasted_prompt: int | None = None
+    wasted_completion: int | None = None
+    wasted_total: int | None = None
 
 
 class _Billed(Answer, frozen=True, kw_only=True):
-    """Amounts are decimal numbers as text. They mean something only where `cost_known` is true."""
+    """Amounts are decimal numbers of US dollars, as text, at the prices of the time.
+
+    `cost_known` is false if some attempt may have cost more than its part of them: the price or the tokens are unknown.
+    """
 
     response_cost_amount: str
     retry_cost_amount: str
@@ -94,8 +124,9 @@ class ModelRunPage(Paged, frozen=True, kw_only=True):
 class ModelCall(_Billed, frozen=True, kw_only=True):
     """One round: a request, with as many attempts as it took, and the answer.
 
-    `request_messages` begin with the system prompt and are all that the model was given. Counts of tokens are 0 where
-    the provider reported none; `response_usage` tells that apart.
+    `request_messages` begin with the system prompt and are all that the model was given. Counts of tokens are those of
+    the answer, 0 where there is none or the provider reported none; `response_usage` tells that apart. Those that were
+    wasted are the sums over `response_usage.failed_attempts`.
     """
 
     id: str

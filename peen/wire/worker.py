@@ -258,10 +258,15 @@ class Budget(WorkerStruct, frozen=True, kw_only=True):
 
 
 class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
-    """The audit of one provider round.
+    """The audit of one attempt at a provider round.
 
     `request` is what was sent, as a saved value of `peen.store.blobs.encoder`; null means that it was the same as that
     of the attempt before. `request_sequence` is the last message of the session that it was made of.
+
+    `status` is the HTTP status of the provider's answer, where one came. `streamed` says that some of the answer had
+    come: in a turn, that stands in the feed. `unsent` means that the request cannot have reached the provider, `ended`
+    that the provider had ended its answer, so that `usage` is all it reports. `delay_ms` went by between this attempt
+    and the next one of the same step.
     """
 
     round: int
@@ -274,8 +279,39 @@ class ModelCallRecord(WorkerStruct, frozen=True, kw_only=True):
     response_model: str | None = None
     failure_kind: str | None = None
     failure_detail: str | None = None
+    status: int | None = None
+    streamed: bool = False
+    unsent: bool = False
+    ended: bool = False
+    delay_ms: int | None = None
     started_at_ms: int
     completed_at_ms: int
+
+
+class ModelProgress(WorkerStruct, frozen=True, kw_only=True):
+    """How far a step that asks a model has come, for whoever has to end it in the place of its worker.
+
+    `failed` are its attempts that failed. `under_way` is the one that was sent since, as it stands: it has not failed,
+    whatever its state says. None means that the next attempt is still waited for.
+    """
+
+    step: str
+    failed: list[ModelCallRecord] = []
+    under_way: ModelCallRecord | None = None
+
+
+class PricedCall(WorkerStruct, frozen=True, kw_only=True):
+    """An attempt with what it costs, in trillionths of a dollar at the prices of the time; None if that is unknown."""
+
+    call: ModelCallRecord
+    cost: int | None = None
+
+
+class KeptProgress(WorkerStruct, frozen=True, kw_only=True):
+    """A `ModelProgress` as the store keeps it with its step."""
+
+    failed: list[PricedCall] = []
+    under_way: PricedCall | None = None
 
 
 class NewBlob(WorkerStruct, frozen=True, kw_only=True):
@@ -588,11 +624,12 @@ class BlobPiece(WorkerStruct, frozen=True, kw_only=True):
 
 
 class EmitEvents(WorkerStruct, frozen=True, kw_only=True):
-    """Streamed pieces of a step that is still running."""
+    """Streamed pieces of a step that is still running, and how far it has come, where that has changed."""
 
     execution_id: str
     holder: str
     events: list[EventRecord]
+    progress: ModelProgress | None = None
 
 
 class Emitted(WorkerStruct, frozen=True, kw_only=True):

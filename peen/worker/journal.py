@@ -88,6 +88,9 @@ class LinkJournal:
         while len(emitted) > MAX_EMITS_AHEAD:
             await emitted.popleft()
 
+    async def note(self, request: EmitEvents) -> None:
+        await self._link.call(request, Emitted)
+
     def _forget_settled(self) -> None:
         """Let go of executions that were stopped: nobody will ask for what became of their last pieces."""
         for execution_id in [

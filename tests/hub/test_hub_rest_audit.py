@@ -16,9 +16,10 @@ from world_kit import make_home
 
 from peen.errors import ModelError
 from peen.hub.request import Page
-from peen.hub.rest.audit import UNPRICED, calls_page, runs_page
+from peen.hub.rest.audit import calls_page, runs_page
 from peen.model.price import Prices
 from peen.model.stream import Finished, ModelRequest, TextDelta, ThinkingDelta, UsageReported
+from peen.session.spending import Terms
 from peen.store import sessions
 from peen.wire.price import Price
 from peen.wire.worker import UpstreamConfig, Usage, encode
@@ -28,31 +29,22 @@ OVERLOADED = ModelError("try again", kind="server_error", retryable=True, status
 REFUSED = ModelError("no such model", kind="invalid_request", retryable=False, status=400)
 
 
-PRICES = Prices(
-    [
-        UpstreamConfig(
-            name=PlayedUpstream.name, type="openai", prices={"m*": Price(input="3", output="15", cache_read="1")}
-        )
-    ]
-)
+PRICES = {"m*": Price(input="3", output="15", cache_read="1")}
+PRICED = Terms(Prices([UpstreamConfig(name=PlayedUpstream.name, type="openai", prices=PRICES)]))
 
 
-def runs_of(
-    own: Engine, *, wanted: Page = PAGE, stage: str | None = None, state: str | None = None, prices: Prices = UNPRICED
-) -> list[Any]:
+def runs_of(own: Engine, *, wanted: Page = PAGE, stage: str | None = None, state: str | None = None) -> list[Any]:
     session = sessions.by_no(own.db.reader, own.home.no)
     assert session is not None
-    page = runs_page(own.db.reader, session, stage=stage, state=state, wanted=wanted, prices=prices)
+    page = runs_page(own.db.reader, session, stage=stage, state=state, wanted=wanted)
     found: list[Any] = msgspec.json.decode(page.body)["modelRuns"]
     return found
 
 
-def calls_of(own: Engine, run: Any, *, wanted: Page = PAGE, prices: Prices = UNPRICED) -> list[Any]:
+def calls_of(own: Engine, run: Any, *, wanted: Page = PAGE) -> list[Any]:
     session = sessions.by_no(own.db.reader, own.home.no)
     assert session is not None
-    page = calls_page(
-        own.db.reader, own.home.blobs, session, run_id=UUID(run["id"]).bytes, wanted=wanted, prices=prices
-    )
+    page = calls_page(own.db.reader, own.home.blobs, session, run_id=UUID(run["id"]).bytes, wanted=wanted)
     found: list[Any] = msgspec.json.decode(page.body)["calls"]
     return found
 
@@ -210,28 +202,31 @@ async def test_answers_and_failed_attempts_are_paid_for(autojump_clock: MockCloc
     reported = UsageReported(Usage(prompt=1_000_000, completion=100_000, cache_read=500_000))
     begun = UsageReported(Usage(prompt=1000, completion=1))
     calls: Attempt = [*asks(("look", work()))[:-1], reported, Finished("tool_calls", "m")]
-    async with engine([begun, TextDelta("I"), OVERLOADED], [OVERLOADED], calls, [reported, *says("seen")]) as own:
+    broken: Attempt = [begun, TextDelta("I"), OVERLOADED]
+    async with engine(broken, [OVERLOADED], calls, [reported, *says("seen")], terms=PRICED) as own:
         await own.run_turn()
-        (run,) = runs_of(own, prices=PRICES)
-        first, second = calls_of(own, run, prices=PRICES)
+        (run,) = runs_of(own)
+        first, second = calls_of(own, run)
 
-    # 500,000 at 3, as many from the cache at 1, 100,000 at 15; and of the attempt that broke off, what it had begun.
-    assert costs(first) == ["3.5", "0.003015", "3.503015", True]
+    # 500,000 at 3, as many from the cache at 1, 100,000 at 15; and of the attempt that broke off, what was reported of
+    # it by then, which is not all.
+    assert costs(first) == ["3.5", "0.003015", "3.503015", False]
     assert costs(second) == ["3.5", "0", "3.5", True]
-    assert costs(run) == ["7", "0.003015", "7.003015", True]
+    assert costs(run) == ["7", "0.003015", "7.003015", False]
     assert (first["wastedPromptTokens"], first["wastedCompletionTokens"]) == (1000, 1)
 
 
 async def test_a_cost_is_unknown_if_one_answer_is_unmeasured() -> None:
     reported = UsageReported(Usage(prompt=10, completion=3))
     calls: Attempt = [*asks(("look", work()))[:-1], reported, Finished("tool_calls", "m")]
-    async with engine(calls, says("unmeasured")) as own:
+    async with engine(calls, says("unmeasured"), terms=PRICED) as own:
         await own.run_turn()
-        (run,) = runs_of(own, prices=PRICES)
-        first, second = calls_of(own, run, prices=PRICES)
+        (run,) = runs_of(own)
+        first, second = calls_of(own, run)
 
-    assert costs(run) == costs(second) == ["0", "0", "0", False]
     assert costs(first) == ["0.000075", "0", "0.000075", True]
+    assert costs(second) == ["0", "0", "0", False]
+    assert costs(run) == ["0.000075", "0", "0.000075", False]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ from peen.wire.worker import (
     CommitSteps,
     Committed,
     EmitEvents,
+    Emitted,
     FetchBlob,
     HistoryPage,
     HistoryRows,
@@ -240,6 +241,9 @@ class StoreJournal:
     async def emit(self, request: EmitEvents) -> None:
         self._send("events.emit", request, lambda _: None)
         await trio.lowlevel.checkpoint()
+
+    async def note(self, request: EmitEvents) -> None:
+        await self._ask("events.emit", request, Emitted)
 
     async def _ask(self, method: str, request: WorkerStruct, reply: type[R]) -> R:
         done = trio.Event()

@@ -283,21 +283,25 @@ def _generations(reader: Reader) -> Iterator[str]:
 
 def _spending(reader: Reader) -> Iterator[str]:
     """16: sessions and runs have counted what the records of their calls say."""
-    counted = "sum(prompt_tokens), sum(completion_tokens), sum(state = 'completed')"
-    for no, *kept in reader.rows("SELECT no, prompt_tokens, completion_tokens, unpriced_calls FROM session"):
+    counted = "sum(prompt_tokens), sum(completion_tokens), coalesce(sum(cost), 0), coalesce(sum(unpriced), 0)"
+    kept_by_session = "SELECT no, prompt_tokens, completion_tokens, cost, unpriced_calls FROM session"
+    for no, *kept in reader.rows(kept_by_session):
         calls = f"SELECT {counted} FROM model_call WHERE key >> 32 IN (SELECT no FROM model_run WHERE session_no = ?)"
         (found,) = reader.rows(calls, (no,))
-        if (kept[0], kept[1]) != found[:2]:
-            yield f"16: session {no} has counted {kept[:2]} tokens, and its calls used {found[:2]}"
-        if kept[2] < (found[2] or 0):
-            yield f"16: session {no} has counted {kept[2]} calls without a price, and {found[2]} were answered"
+        if tuple(kept) != found:
+            yield f"16: session {no} has counted {kept}, and its calls used {found} (tokens, cost, calls without one)"
     for run_no, *kept in reader.rows(
-        "SELECT r.no, run_prompt_tokens, run_completion_tokens FROM model_run r JOIN model_call c "
-        "ON c.key = (SELECT max(key) FROM model_call WHERE key >> 32 = r.no)"
+        "SELECT r.no, run_prompt_tokens, run_completion_tokens, run_cost, run_unpriced_calls "
+        "FROM model_run r JOIN model_call c ON c.key = (SELECT max(key) FROM model_call WHERE key >> 32 = r.no)"
     ):
         (found,) = reader.rows(f"SELECT {counted} FROM model_call WHERE key >> 32 = ?", (run_no,))
-        if tuple(kept) != found[:2]:
-            yield f"16: model run {run_no} has counted {kept} tokens, and its calls used {found[:2]}"
+        if tuple(kept) != found:
+            yield f"16: model run {run_no} has counted {kept}, and its calls used {found} (tokens, cost, calls without)"
+    for run_no, count in reader.rows(
+        "SELECT key >> 32, count(*) FROM model_call "
+        "WHERE state <> 'completed' AND coalesce(failure_kind, '') = '' GROUP BY 1"
+    ):
+        yield f"16: {count} attempts of model run {run_no} do not say why they brought no answer"
 
 
 def _summaries(reader: Reader) -> Iterator[str]:

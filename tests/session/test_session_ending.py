@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,9 +38,22 @@ from peen.session.ending import (
     interrupted,
     system_text,
 )
-from peen.store import audit, executions, inbox, turns
+from peen.store import audit, executions, inbox, sessions, turns
+from peen.store.audit import CallRow
 from peen.store.database import Database
-from peen.wire.worker import Claim, CommitSteps, EventRecord, MessageRecord, OpenedTurn, ToolCallRecord
+from peen.store.spending import NOTHING_SPENT, Spent
+from peen.wire.worker import (
+    Claim,
+    CommitSteps,
+    EmitEvents,
+    EventRecord,
+    MessageRecord,
+    ModelCallRecord,
+    ModelProgress,
+    OpenedTurn,
+    ToolCallRecord,
+    Usage,
+)
 
 FAILED = Ending(state="failed", reason="timeout", error="too slow", classification="timeout")
 CANCELLED = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")
@@ -306,27 +320,129 @@ def test_a_cut_text_is_a_beginning_of_the_text_that_never_exceeds_its_bytes_and_
         assert len(text[: len(short)].encode()) + len("…".encode()) > max_bytes
 
 
-async def test_a_request_that_was_under_way_is_recorded_with_its_failed_attempts() -> None:
-    retry = EventRecord(
-        type="provider.retry", data=Raw(b'{"attempt":1,"reason":"serverError","status":503,"delayMs":40}')
+async def asking(db: Database, home: Home, *claims: str) -> OpenedTurn:
+    """A turn with these steps under way: `r0.model` asks for an answer, `r0.compact` for a summary."""
+    opened = await open_turn(db, home)
+    steps = [Claim(step=step, kind=step.partition(".")[2], given=Raw(b"{}")) for step in claims or ("r0.model",)]
+    await commit(db, home, CommitSteps(execution_id=opened.execution_id, holder=HOLDER, claims=steps))
+    return opened
+
+
+def attempt(state: Literal["failed", "cancelled"], **facts: Any) -> ModelCallRecord:
+    at_ms = facts.pop("at_ms", AT_MS)
+    return ModelCallRecord(
+        round=0, state=state, request_sequence=1, started_at_ms=at_ms, completed_at_ms=at_ms, **facts
     )
+
+
+async def note(db: Database, home: Home, opened: OpenedTurn, progress: ModelProgress) -> None:
+    request = EmitEvents(execution_id=opened.execution_id, holder=HOLDER, events=[], progress=progress)
+    await db.write(partial(writes.emit, writer=home.writer, request=request, at_ms=AT_MS))
+
+
+def recorded(db: Database, home: Home) -> list[CallRow]:
+    (run,) = audit.runs(db.reader, home.no, stage=None, state=None, limit=9, offset=0)
+    return [call for attempts in audit.rounds(db.reader, run.no) for call in attempts]
+
+
+OVERLOADED = attempt("failed", failure_kind="server_error", failure_detail="try later", status=503, delay_ms=40)
+UNDER_WAY = attempt("cancelled", status=200, streamed=True, usage=Usage(prompt=7), at_ms=AT_MS - 5)
+TOLD_BY: list[tuple[Ending, str, str]] = [
+    (FAILED, "cancelled", "its answer was cut off when the turn failed (timeout): too slow"),
+    (CANCELLED, "cancelled", "its answer was cut off by a Stop"),
+    (LOST, "interrupted", "its answer was cut off: the worker was lost"),
+]
+
+
+@pytest.mark.parametrize(("ending", "kind", "detail"), TOLD_BY, ids=lambda given: getattr(given, "state", None))
+async def test_a_request_that_was_under_way_is_recorded_as_far_as_it_came_and_says_what_cut_it_off(
+    ending: Ending, kind: str, detail: str
+) -> None:
     async with open_store() as db:
         home = await make_home(db)
-        opened = await open_turn(db, home)
-        asking = CommitSteps(
-            execution_id=opened.execution_id, holder=HOLDER, events=[retry],
-            claims=[Claim(step="r0.model", kind="model", given=Raw(b"{}"))],
-        )  # fmt: skip
-        await commit(db, home, asking)
-        await end(db, home, opened.turn, CANCELLED)
-        (run,) = audit.runs(db.reader, home.no, stage=None, state=None, limit=9, offset=0)
-        (attempts,) = audit.rounds(db.reader, run.no)
+        opened = await asking(db, home)
+        progress = ModelProgress(step="r0.model", failed=[OVERLOADED], under_way=UNDER_WAY)
+        await note(db, home, opened, progress)
+        await end(db, home, opened.turn, ending)
+        first, second = recorded(db, home)
+        (spent,) = audit.spent_of_turns(db.reader, [opened.turn]).values()
+        session = sessions.standing(db.reader, home.no)
 
-    assert run.state == "cancelled"
-    assert [(call.attempt, call.state, call.failure_kind, call.failure_detail) for call in attempts] == [
-        (0, "failed", "serverError", "status 503"),
-        (1, "cancelled", None, None),
-    ]
+    assert (first.state, first.failure_kind, first.failure_detail) == ("failed", "server_error", "try later")
+    assert (first.status, first.streamed, first.delay_ms, first.is_unpriced) == (503, False, 40, False)
+    assert (second.attempt, second.state, second.failure_kind, second.failure_detail) == (1, "cancelled", kind, detail)
+    assert (second.status, second.streamed, second.delay_ms) == (200, True, None)
+    assert (second.started_at_ms, second.completed_at_ms) == (AT_MS - 5, AT_MS + 1)
+    assert (second.usage, second.is_unpriced) == (Usage(prompt=7), True)
+    assert spent == session.spent == Spent(prompt=7, unpriced=1)
+
+
+@pytest.mark.parametrize("ending", ALL, ids=lambda ending: ending.state)
+async def test_the_first_attempt_is_made_when_its_step_begins_and_of_its_answer_nothing_is_known(
+    ending: Ending,
+) -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await asking(db, home)
+        await end(db, home, opened.turn, ending)
+        (only,) = recorded(db, home)
+
+    assert (only.state, only.status, only.streamed, only.delay_ms) == ("cancelled", None, False, None)
+    assert (only.usage, only.is_unpriced) == (Usage(), True)
+    assert only.failure_kind == ("interrupted" if ending is LOST else "cancelled")
+
+
+@pytest.mark.parametrize("ending", ALL, ids=lambda ending: ending.state)
+async def test_an_attempt_that_was_still_waited_for_is_not_recorded(ending: Ending) -> None:
+    waiting = ModelProgress(step="r0.model", failed=[msgspec.structs.replace(OVERLOADED, delay_ms=None)])
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await asking(db, home)
+        await note(db, home, opened, ModelProgress(step="r0.model", under_way=UNDER_WAY))
+        await note(db, home, opened, waiting)
+        await end(db, home, opened.turn, ending)
+        (only,) = recorded(db, home)
+
+        assert (only.state, only.failure_kind, only.delay_ms) == ("failed", "server_error", None)
+        assert sessions.standing(db.reader, home.no).spent == NOTHING_SPENT
+        assert db.reader.rows("SELECT count(*) FROM activity WHERE progress IS NOT NULL") == [(0,)]
+
+
+async def test_a_model_that_waits_for_a_summary_has_not_been_asked() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await asking(db, home, "r0.model", "r0.compact")
+        await end(db, home, opened.turn, CANCELLED)
+        runs = audit.runs(db.reader, home.no, stage=None, state=None, limit=9, offset=0)
+        made = {run.stage: [call for calls in audit.rounds(db.reader, run.no) for call in calls] for run in runs}
+
+    assert made["turn"] == []
+    assert [(call.failure_kind, call.is_unpriced) for call in made["compaction"]] == [("cancelled", True)]
+
+
+async def test_what_a_summarizer_was_asked_is_recorded_as_far_as_it_came() -> None:
+    waiting = ModelProgress(step="r0.compact", failed=[OVERLOADED, attempt("failed", failure_kind="transport")])
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await asking(db, home, "r0.compact")
+        await note(db, home, opened, waiting)
+        await end(db, home, opened.turn, LOST)
+        runs = {run.stage: run for run in audit.runs(db.reader, home.no, stage=None, state=None, limit=9, offset=0)}
+        (calls,) = audit.rounds(db.reader, runs["compaction"].no)
+        spent = audit.spent_of_turns(db.reader, [opened.turn])
+
+        assert [(call.failure_kind, call.is_unpriced) for call in calls] == [
+            ("server_error", False), ("transport", True),
+        ]  # fmt: skip
+        assert spent[opened.turn] == sessions.standing(db.reader, home.no).spent == Spent(unpriced=1)
+
+
+async def test_progress_of_a_step_that_does_not_run_is_refused() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await asking(db, home)
+        with pytest.raises(StaleClaim):
+            await note(db, home, opened, ModelProgress(step="r1.model", under_way=UNDER_WAY))
 
 
 async def test_an_answered_request_is_not_recorded_a_second_time_by_the_end_of_its_turn() -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 from msgspec import Raw
 from world_kit import AT_MS, HOLDER, MODEL, Home, make_home, open_store, open_turn, uuid
@@ -80,7 +81,7 @@ async def test_session_and_turn_count_the_same_and_the_worker_is_told() -> None:
     async with open_store() as db:
         home, opened = await start(db, LIMITED)
         committed, _ = await db.write(commit_of(home, opened, completions=[end("r0.model")], calls=[failed, answered]))
-        both = Spent(300, 51, 20, 7, None, cost=402_000_000, unpriced=0)
+        both = Spent(300, 51, 20, 7, None, cost=402_000_000, unpriced=1)  # the provider did not end the first one
 
         assert spent_of(db, home) == both
         assert audit.spent_of_turns(db.reader, [opened.turn, 77]) == {opened.turn: both}
@@ -121,13 +122,14 @@ async def test_without_limits_nothing_is_told_of_them() -> None:
         assert spent_of(db, home).unpriced == 1  # its tokens are not known
 
 
-async def test_a_failed_attempt_without_a_report_cost_nothing_as_far_as_anybody_can_tell() -> None:
+async def test_an_attempt_that_was_refused_costs_nothing_and_what_any_other_one_costs_is_not_known() -> None:
+    refused = msgspec.structs.replace(attempt(Usage(), state="failed"), status=503)
     async with open_store() as db:
         home, opened = await start(db, Terms())
-        calls = [attempt(Usage(), state="failed"), attempt(Usage(prompt=1), state="failed")]
+        calls = [refused, attempt(Usage(), state="failed"), attempt(Usage(prompt=1), state="failed")]
         await db.write(commit_of(home, opened, completions=[end("r0.model")], calls=calls))
 
-        assert spent_of(db, home).unpriced == 1
+        assert spent_of(db, home).unpriced == 2
 
 
 async def test_a_used_up_budget_leaves_out_model_steps_and_nothing_else() -> None:

@@ -107,6 +107,18 @@ def forget_a_sum(world: World) -> None:
     tampered(world, "UPDATE model_call SET run_completion_tokens = run_completion_tokens - 3")
 
 
+def hide_a_price_that_is_not_known(world: World) -> None:
+    tampered(world, "UPDATE session SET unpriced_calls = unpriced_calls - 1")
+
+
+def price_a_call_alone(world: World) -> None:
+    tampered(world, "UPDATE model_call SET cost = cost + 1")
+
+
+def keep_silent_about_a_cut(world: World) -> None:
+    tampered(world, "UPDATE model_call SET state = 'cancelled' WHERE key = (SELECT min(key) FROM model_call)")
+
+
 def read_again(world: World) -> None:
     run = next(run for run in world.ledger.runs if run.label == "look.1")
     tampered(world, "UPDATE activity SET attempt = 2")
@@ -209,6 +221,9 @@ def log_an_error(world: World) -> None:
         ("stop", stop_too_slowly, "9:"),
         ("plain", count_a_call_twice, "16: session"),
         ("tools", forget_a_sum, "16: model run"),
+        ("plain", hide_a_price_that_is_not_known, "16: session"),
+        ("plain", price_a_call_alone, "16: model run"),
+        ("plain", keep_silent_about_a_cut, "16: 1 attempts"),
         ("plain", log_an_error, "an error was logged"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,9 @@ from peen.store.spending import MOST, NOTHING_SPENT, Spent, spent
 from peen.wire.worker import ModelCallRecord, OpenedTurn, Usage
 
 COUNTS = st.none() | st.integers(0, 2**40)
+NONE = Usage()
+BOTH = Usage(prompt=1, completion=1)
+STATES = ["completed", "failed", "cancelled"]
 USAGES = st.builds(Usage, prompt=COUNTS, completion=COUNTS, reasoning=COUNTS, cache_read=COUNTS, cache_write=COUNTS)
 
 
@@ -27,6 +32,10 @@ def call(turn_round: int, usage: Usage, *, state: str = "completed") -> ModelCal
     return ModelCallRecord(
         round=turn_round, state=state, request_sequence=1, usage=usage, started_at_ms=AT_MS, completed_at_ms=AT_MS  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def attempt(state: str, *, usage: Usage = NONE, **facts: Any) -> ModelCallRecord:
+    return msgspec.structs.replace(call(0, usage, state=state), **facts)
 
 
 async def add(db: Database, opened: OpenedTurn, turn_round: int, used: Spent) -> None:
@@ -86,9 +95,9 @@ async def test_counters_stop_before_the_database_cannot_hold_them() -> None:
         assert taken.spent == audit.spent_of_turns(db.reader, [opened.turn])[opened.turn] == most
 
 
-@given(st.lists(st.tuples(USAGES, st.none() | st.integers(0, 2**50), st.booleans()), max_size=5))
-def test_the_order_of_calls_changes_no_sum(calls: list[tuple[Usage, int | None, bool]]) -> None:
-    parts = [spent(usage, cost=cost, is_answer=is_answer) for usage, cost, is_answer in calls]
+@given(st.lists(st.tuples(USAGES, st.none() | st.integers(0, 2**50), st.sampled_from(STATES)), max_size=5))
+def test_the_order_of_calls_changes_no_sum(calls: list[tuple[Usage, int | None, str]]) -> None:
+    parts = [spent(call(0, usage, state=state), cost=cost) for usage, cost, state in calls]
     forward = backward = NOTHING_SPENT
     for part in parts:
         forward = forward.plus(part)
@@ -100,17 +109,30 @@ def test_the_order_of_calls_changes_no_sum(calls: list[tuple[Usage, int | None, 
 
 
 @pytest.mark.parametrize(
-    ("usage", "cost", "is_answer", "unpriced"),
+    ("made", "cost", "is_known"),
     [
-        (Usage(prompt=1, completion=1), 5, True, 0),
-        (Usage(prompt=1, completion=1), None, True, 1),
-        (Usage(), None, True, 1),
-        (Usage(), None, False, 0),
-        (Usage(prompt=1), None, False, 1),
+        (call(0, BOTH), 5, True),
+        (call(0, BOTH), None, False),
+        (call(0, Usage()), None, False),
+        (attempt("failed", status=503), None, True),
+        (attempt("failed", status=429), None, True),
+        (attempt("failed", status=400), 0, True),
+        (attempt("failed", unsent=True), None, True),
+        (attempt("failed"), None, False),  # the connection broke: nobody knows how far the provider had come
+        (attempt("failed", status=200), None, False),
+        (attempt("failed", status=503, streamed=True), None, False),
+        (attempt("failed", status=503, usage=Usage(prompt=1)), None, False),
+        (attempt("failed", streamed=True, usage=BOTH), 5, False),  # it was reported when the answer began
+        (attempt("failed", streamed=True, usage=BOTH, ended=True), 5, True),
+        (attempt("failed", streamed=True, usage=BOTH, ended=True), None, False),
+        (attempt("cancelled"), None, False),
+        (attempt("cancelled", streamed=True, usage=BOTH), 5, False),
     ],
 )
-def test_what_has_no_known_cost_is_counted(usage: Usage, cost: int | None, is_answer: bool, unpriced: int) -> None:
-    assert spent(usage, cost=cost, is_answer=is_answer).unpriced == unpriced
+def test_a_cost_is_known_only_of_what_was_measured_to_its_end_or_was_refused(
+    made: ModelCallRecord, cost: int | None, is_known: bool
+) -> None:
+    assert spent(made, cost=cost).unpriced == (0 if is_known else 1)
 
 
 async def test_a_store_from_before_keeps_its_tokens_and_says_that_their_cost_is_unknown(tmp_path: Path) -> None:
@@ -126,12 +148,70 @@ async def test_a_store_from_before_keeps_its_tokens_and_says_that_their_cost_is_
         turns = audit.spent_of_turns(db.reader, [1, 2])
 
     assert found is not None
-    assert found.spent == Spent(33, 12, None, 5, None, cost=0, unpriced=3)
+    assert found.spent == Spent(33, 12, None, 5, None, cost=0, unpriced=4)
     assert untouched.spent == NOTHING_SPENT
     assert turns == {
-        1: Spent(prompt=3, completion=2, unpriced=2),
+        1: Spent(prompt=3, completion=2, unpriced=3),
         2: Spent(prompt=30, completion=10, cache_read=5, unpriced=1),
     }
+
+
+async def test_a_store_from_before_attempts_had_prices_gets_them_from_its_sums_and_trusts_no_attempt_that_broke(
+    tmp_path: Path,
+) -> None:
+    ours = sorted((resources.files("peen.store") / "migrations").iterdir(), key=lambda each: each.name)
+    before = [each.read_text() for each in ours if each.name < "0012"]
+    file = MemoryFile()
+    async with open_direct(file, migrations=write_migrations(tmp_path / "old", *before), name="peen", seed=1) as db:
+        await db.write(old_rows)
+        await db.write(old_attempts)
+
+    async with open_store(file, seed=2) as db:
+        first, second = audit.rounds(db.reader, 1)
+        (third,) = audit.rounds(db.reader, 2)
+        found = sessions.by_workspace(db.reader, "/srv/old")
+        turns = audit.spent_of_turns(db.reader, [1, 2])
+
+    assert [(call.cost, call.is_unpriced, call.delay_ms) for call in (*first, *second, *third)] == [
+        (0, False, 40), (0, True, 0), (7, False, None), (5, True, None), (9, False, None),
+    ]  # fmt: skip
+    assert {(call.status, call.streamed) for call in (*first, *second, *third)} == {(None, None)}
+    assert found is not None
+    assert (found.spent.cost, found.spent.unpriced) == (21, 2)
+    assert [(used.cost, used.unpriced) for used in (turns[1], turns[2])] == [(12, 2), (9, 0)]
+
+
+def old_attempts(tx: Tx) -> None:
+    """In the place of the calls: refused, broken off, answered; cut off with a report; answered in another turn."""
+    tx.execute("DELETE FROM model_call")
+    for key, state, kind, run_cost, started, completed in (
+        (1 << 32, "failed", "rate_limited", 0, 10, 20),
+        (1 << 32 | 1, "failed", "stream_cut", 0, 60, 70),
+        (1 << 32 | 2, "completed", None, 7, 70, 80),
+        (1 << 32 | 64, "cancelled", None, 12, 90, 95),
+        (2 << 32, "completed", None, 9, 10, 20),
+    ):
+        tx.execute(
+            "INSERT INTO model_call (key, state, failure_kind, request_sequence, run_cost, started_at_ms, "
+            "completed_at_ms) VALUES (?, ?, ?, 1, ?, ?, ?)",
+            (key, state, kind, run_cost, started, completed),
+        )
+    tx.execute("UPDATE session SET cost = 21 WHERE no = 1")
+
+
+async def test_attempts_past_the_last_slot_of_a_round_are_still_paid_for() -> None:
+    async with open_store() as db:
+        home = await make_home(db)
+        opened = await open_turn(db, home)
+        for _ in range(audit.ATTEMPTS_PER_ROUND + 3):
+            await add(db, opened, 0, Spent(cost=2, unpriced=1))
+        (run,) = audit.runs(db.reader, home.no, stage=None, state=None, limit=9, offset=0)
+        (calls,) = audit.rounds(db.reader, run.no)
+        spent_of_turn = audit.spent_of_turns(db.reader, [opened.turn])[opened.turn]
+
+    assert len(calls) == audit.ATTEMPTS_PER_ROUND
+    assert sum(call.cost for call in calls) == spent_of_turn.cost == 2 * (audit.ATTEMPTS_PER_ROUND + 3)
+    assert all(call.is_unpriced for call in calls)
 
 
 def old_rows(tx: Tx) -> None:

@@ -17,18 +17,15 @@ from peen.hub.rest.modelcalls import SUMMARIZING, RunRequests, messages_of, mode
 from peen.hub.rest.pages import fill
 from peen.hub.rest.usage import token_usage
 from peen.hub.router import Router
-from peen.model.price import Prices
 from peen.store import audit, messages
 from peen.store.audit import RunRow
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCallPage, ModelRun, ModelRunPage
-from peen.wire.price import Price
 from peen.wire.rest import encode, rfc3339
 
 STAGES: Final = ("turn", "child", "compaction")
-UNPRICED: Final = Prices()
 STATES: Final = ("running", "completed", "failed", "cancelled", "interrupted")
 
 _decode_settings: Final = msgspec.json.Decoder(dict[str, object]).decode
@@ -43,42 +40,33 @@ async def list_model_runs(api: Api, request: ApiRequest) -> ApiResponse:
     """Newest first; `stage` and `state` leave out the others."""
     session, wanted = api.session(request.session), page(request, also=("stage", "state"))
     stage, state = query_choice(request, "stage", STAGES), query_choice(request, "state", STATES)
-    return await api.scan(
-        partial(runs_page, session=session, stage=stage, state=state, wanted=wanted, prices=api.prices)
-    )
+    return await api.scan(partial(runs_page, session=session, stage=stage, state=state, wanted=wanted))
 
 
 async def list_model_calls(api: Api, request: ApiRequest) -> ApiResponse:
     """In the order of the rounds."""
     session, wanted = api.session(request.session), page(request)
     run_id = path_uuid(request, "modelRunId").bytes
-    return await api.scan(
-        partial(calls_page, blobs=api.blobs, session=session, run_id=run_id, wanted=wanted, prices=api.prices)
-    )
+    return await api.scan(partial(calls_page, blobs=api.blobs, session=session, run_id=run_id, wanted=wanted))
 
 
-def runs_page(
-    db: Reader, session: SessionRow, *, stage: str | None, state: str | None, wanted: Page, prices: Prices = UNPRICED
-) -> ApiResponse:
+def runs_page(db: Reader, session: SessionRow, *, stage: str | None, state: str | None, wanted: Page) -> ApiResponse:
     rows = audit.runs(db, session.no, stage=stage, state=state, limit=wanted.limit + 1, offset=wanted.offset)
-    runs: Iterator[ModelRun] = (_model_run(db, session, row, prices.of(row.model)) for row in rows)
+    runs: Iterator[ModelRun] = (_model_run(db, session, row) for row in rows)
     found, has_more = fill(runs, limit=wanted.limit)
     return json_response(ModelRunPage(model_runs=found, limit=wanted.limit, offset=wanted.offset, has_more=has_more))
 
 
-def calls_page(
-    db: Reader, blobs: Blobs, session: SessionRow, *, run_id: bytes, wanted: Page, prices: Prices = UNPRICED
-) -> ApiResponse:
+def calls_page(db: Reader, blobs: Blobs, session: SessionRow, *, run_id: bytes, wanted: Page) -> ApiResponse:
     """Raises: NotFound, also for a run of another session."""
     run = audit.run_by_id(db, session.no, run_id)
     if run is None:
         raise NotFound("this session has no such model run")
     requests = RunRequests(db, blobs, session.no, run)
     rounds = audit.rounds(db, run.no, limit=wanted.limit + 1, offset=wanted.offset)
-    price = prices.of(run.model)
-    shown = _model_run(db, session, run, price)
+    shown = _model_run(db, session, run)
     left = MAX_PAGE_BYTES - len(encode(shown))
-    calls, has_more = fill(model_calls(session, run, requests, rounds, price), limit=wanted.limit, max_bytes=left)
+    calls, has_more = fill(model_calls(session, run, requests, rounds), limit=wanted.limit, max_bytes=left)
     return json_response(
         ModelCallPage(
             model_run=shown,
@@ -90,7 +78,7 @@ def calls_page(
     )
 
 
-def _model_run(db: Reader, session: SessionRow, row: RunRow, price: Price | None) -> ModelRun:
+def _model_run(db: Reader, session: SessionRow, row: RunRow) -> ModelRun:
     attempts = [attempt for attempts in audit.rounds(db, row.no) for attempt in attempts]
     completed = [attempt for attempt in attempts if attempt.state == "completed"]
     # What a summarizer says stands in no transcript.
@@ -99,7 +87,7 @@ def _model_run(db: Reader, session: SessionRow, row: RunRow, price: Price | None
     answered = [message for message in own if message.message.role in ("assistant", "tool")]
     # The last answer of a run that completed is its outcome; any other run has none.
     outcome = [m.message for m in answered if m.message.role == "assistant"][-1:] if row.state == "completed" else []
-    costs = costs_of(price, attempts)
+    costs = costs_of(attempts)
     connection, _, model_id = row.model.partition("/")
     return ModelRun(
         id=str(UUID(bytes=row.id)),
@@ -117,7 +105,7 @@ def _model_run(db: Reader, session: SessionRow, row: RunRow, price: Price | None
         finish_reason=row.finish_reason,
         response_messages=messages_of(answered),
         response_injections=messages_of(m for m in own if m.message.role == "user" and m.message.injected),
-        response_usage=token_usage(attempts, completed),
+        response_usage=token_usage(attempts),
         response_cost_amount=costs.response,
         retry_cost_amount=costs.retry,
         billed_cost_amount=costs.billed,

@@ -23,7 +23,6 @@ from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCall, ModelMessage
 from peen.wire.model import ToolDefinition
-from peen.wire.price import Price
 from peen.wire.rest import Image, ToolCall, rfc3339
 from peen.wire.worker import HistoryMessage, MessageRecord
 
@@ -114,11 +113,11 @@ def summary_said(db: Reader, run: RunRow, *, up_to_round: int | None = None) -> 
 
 
 def model_calls(
-    session: SessionRow, run: RunRow, requests: RunRequests, rounds: Iterable[Sequence[CallRow]], price: Price | None
+    session: SessionRow, run: RunRow, requests: RunRequests, rounds: Iterable[Sequence[CallRow]]
 ) -> Iterator[ModelCall]:
     """Each round of `run`, one when it is asked for: a request may be large."""
     for attempts in rounds:
-        yield _model_call(session, run, requests, attempts, price)
+        yield _model_call(session, run, requests, attempts)
 
 
 def model_message(record: MessageRecord) -> ModelMessage:
@@ -142,17 +141,13 @@ def messages_of(rows: Iterable[HistoryMessage]) -> list[ModelMessage]:
     return [model_message(row.message) for row in rows]
 
 
-def _model_call(
-    session: SessionRow, run: RunRow, requests: RunRequests, attempts: Sequence[CallRow], price: Price | None
-) -> ModelCall:
+def _model_call(session: SessionRow, run: RunRow, requests: RunRequests, attempts: Sequence[CallRow]) -> ModelCall:
     last = attempts[-1]
     sent = requests.of_round(attempts)
     system = [ModelMessage(role="system", content=sent.system)] if sent.system else []
-    usage = token_usage(attempts, [last])
-    failed = [attempt for attempt in attempts if attempt.state != "completed"]
-    wasted = token_usage(failed, failed)
-    costs = costs_of(price, attempts)
-    retried = failed_attempts(attempts[:-1], then=last)
+    usage = token_usage(attempts)
+    costs = costs_of(attempts)
+    retried = failed_attempts(attempts[:-1])
     return ModelCall(
         id=derived_id("modelCall", run.id, last.round),
         session_id=session.uuid,
@@ -172,9 +167,9 @@ def _model_call(
         cache_read_tokens=usage.cache_read or 0,
         cache_write_tokens=usage.cache_write or 0,
         cache_write_long_ttl_tokens=0,
-        wasted_prompt_tokens=wasted.prompt or 0,
-        wasted_completion_tokens=wasted.completion or 0,
-        wasted_total_tokens=wasted.total or 0,
+        wasted_prompt_tokens=usage.wasted_prompt or 0,
+        wasted_completion_tokens=usage.wasted_completion or 0,
+        wasted_total_tokens=usage.wasted_total or 0,
         response_model_id=last.response_model or "",
         finish_reason=last.finish_reason or "",
         state=cast('Literal["completed", "failed", "cancelled"]', last.state),
