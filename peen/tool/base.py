@@ -13,12 +13,12 @@ import msgspec
 from peen.entropy import Entropy, SystemEntropy
 from peen.errors import PeenError
 from peen.tool.ledger import Ledger, LedgerDelta
-from peen.tool.locks import FileLocks
 from peen.tool.work import RetainedWork
 from peen.wire.worker import WorkerSettings
 
 if TYPE_CHECKING:
     from peen.tool.jobs import SessionJobs
+    from peen.tool.locks import FileLocks
 
 ErrorKind = Literal[
     "not observed",

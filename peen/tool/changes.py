@@ -6,6 +6,7 @@ from pathlib import Path
 
 from peen.tool.base import ToolContext, ToolError
 from peen.tool.bounds import path_text
+from peen.tool.content import Foreign, foreign
 from peen.tool.paths import ledger_key
 
 
@@ -20,6 +21,9 @@ def require_known(
     shown, key = path_text(str(real)), ledger_key(real)
     known = context.ledger.sha256_of(key)
     if known is None:
+        found = foreign(data) if data is not None else None
+        if found is not None:
+            require_showable(found, len(data or b""), shown, context, instead=" (mv, rm), then write it anew")
         raise ToolError("not observed", f"{shown} exists, and you have not read it; read it with readFile, then retry")
     if known != sha256:
         outline = context.ledger.outline_of(key) if data is not None else None
@@ -31,3 +35,12 @@ def require_known(
         )
     if expected is not None and expected != sha256:
         raise ToolError("stale hash", f"expectedSha256 is wrong: {shown} has {sha256}; correct it or leave it out")
+
+
+def require_showable(found: Foreign, size: int, shown: str, context: ToolContext, *, instead: str) -> None:
+    """Raises: ToolError for a file that is no text, unless it is an image that readFile would show.
+
+    `instead` continues "use runCommand".
+    """
+    if not (found.is_image and context.image_input and size <= context.settings.max_image_bytes):
+        raise ToolError("not observed", f"{shown} {found.what}, and readFile cannot show it; use runCommand{instead}")

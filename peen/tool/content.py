@@ -5,10 +5,13 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final, Literal
 
+from peen.wire.image import media_type_of
+
 SNIFFED_BYTES: Final = 8000
-"""A file is judged by its beginning: one that starts as UTF-8 text is taken for text."""
+"""A file is judged by its beginning: one that starts as UTF-8 text is taken for text, whatever comes behind that."""
 
 Sniffed = Literal["text", "binary", "other encoding"]
 
@@ -22,12 +25,45 @@ _HIGH_RUN: Final = re.compile(rb"[\x80-\xff]+")
 _LINE_END: Final = re.compile(rb"\r\n|\n")
 
 
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Why a file is no text that the tools show or change: a predicate, and the commands that can do either."""
+
+    what: str
+    shown_by: str
+    changed_by: str
+    is_image: bool = False
+
+
 def sniff(data: bytes) -> Sniffed:
-    """Judge the first 8000 bytes: NUL means binary; a character cut by the end of that part is no fault."""
+    """Judge the first 8000 bytes: NUL or the mark of a wide encoding means binary.
+
+    A character cut by the end of that part is no fault. What does not begin as UTF-8 is binary also if NUL comes later:
+    wide text without a line end, for example, in which the bytes of an ASCII character may be halves of other ones.
+    """
     head = data[:SNIFFED_BYTES]
-    if b"\0" in head:
+    if b"\0" in head or _wide_encoding(data) is not None:
         return "binary"
-    return "other encoding" if invalid_utf8_at(head, final=len(data) <= SNIFFED_BYTES) is not None else "text"
+    if invalid_utf8_at(head, final=len(data) <= SNIFFED_BYTES) is None:
+        return "text"
+    return "binary" if b"\0" in data else "other encoding"
+
+
+def foreign(data: bytes) -> Foreign | None:
+    """What stands in the way of taking these bytes for text in an encoding that holds ASCII; None if nothing does."""
+    kind = sniff(data)
+    if kind == "text":
+        return None
+    media_type = media_type_of(data)
+    if media_type is not None:
+        return Foreign(f"is an image ({media_type})", "file, identify, exiftool", "convert", is_image=True)
+    if kind == "other encoding":
+        return None
+    wide = _wide_encoding(data)
+    if wide is not None:
+        to_text = f"iconv -f {wide} -t UTF-8"
+        return Foreign(f"looks like {wide} text", to_text, f"{to_text}, change the copy, and iconv it back")
+    return Foreign("holds NUL bytes", "file, xxd, iconv", "iconv, xxd, perl, python3")
 
 
 def invalid_utf8_at(data: bytes, *, final: bool = True) -> int | None:
@@ -41,9 +77,9 @@ def invalid_utf8_at(data: bytes, *, final: bool = True) -> int | None:
 
 def encoding_guess(data: bytes) -> str:
     """A careful name for what is not UTF-8, to be shown to a model."""
-    for mark, name in _BOMS:
-        if data.startswith(mark):
-            return name
+    wide = _wide_encoding(data)
+    if wide is not None:
+        return wide
     sample = data[: 64 * 1024]
     runs = [len(run) for run in _HIGH_RUN.findall(sample)]
     paired = sum(length for length in runs if length > 1)
@@ -55,6 +91,11 @@ def encoding_guess(data: bytes) -> str:
         else:
             return "GBK or another double-byte encoding"
     return "Latin-1 or another single-byte encoding"
+
+
+def _wide_encoding(data: bytes) -> str | None:
+    """The encoding that a byte order mark at the beginning names, if its characters are wider than a byte."""
+    return next((name for mark, name in _BOMS if data.startswith(mark)), None)
 
 
 def uses_bare_cr(data: bytes) -> bool:

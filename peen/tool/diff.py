@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
 from peen.tool.bounds import readable
+from peen.tool.longline import LONG_BYTES, Span, changed_part, shortened
 from peen.tool.splice import Splice, apply_splices
 
 CONTEXT_LINES: Final = 3
@@ -17,17 +18,22 @@ _APART_LINES: Final = 2 * CONTEXT_LINES + 2
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Old lines `first` up to (not including) `last`, counted from 0, become `new`."""
+    """Old lines `first` up to (not including) `last`, counted from 0, become `new`.
+
+    `removed` and `added` are these lines as they are shown: long ones are shortened around what changed in them.
+    """
 
     first: int
     last: int
     new: list[bytes]
+    removed: list[str]
+    added: list[str]
 
 
 def unified_diff(path: str, data: bytes, splices: Sequence[Splice]) -> str:
     """The change as `diff -u` would show it, empty if nothing changed. `splices` are sorted and do not overlap.
 
-    Only the lines around the splices are looked at.
+    Only the lines around the splices are looked at. Long lines are shortened to what changed in them.
     """
     shown: list[str] = []
     shift = 0
@@ -110,12 +116,44 @@ def _trimmed(
 ) -> Iterator[_Change]:
     base = offsets[first]
     moved = [replace(splice, start=splice.start - base, end=splice.end - base) for splice in group]
-    old, new = lines[first:last], _lines(apply_splices(data[base : offsets[last]], moved))
+    whole = data[base : offsets[last]]
+    old, new = lines[first:last], _lines(apply_splices(whole, moved))
     shortest = min(len(old), len(new))
     head = next((at for at in range(shortest) if old[at] != new[at]), shortest)
     tail = next((at for at in range(shortest - head) if old[-1 - at] != new[-1 - at]), shortest - head)
     if head < len(old) - tail or head < len(new) - tail:
-        yield _Change(first + head, last - tail, new[head : len(new) - tail])
+        before, old, new = old[:head], old[head : len(old) - tail], new[head : len(new) - tail]
+        removed = _shown(old, new, (span for span, _ in _spans(whole, moved, before)))
+        added = _shown(new, old, (span for _, span in _spans(whole, moved, before)))
+        yield _Change(first + head, last - tail, new, removed, added)
+
+
+def _spans(data: bytes, splices: Sequence[Splice], equal: list[bytes]) -> Iterator[tuple[Span, Span]]:
+    """What really changes, before and after, as offsets behind lines that are equal: a splice also names what stays."""
+    start, grown = sum(map(len, equal)), 0
+    for splice in splices:
+        before, after = changed_part(data[splice.start : splice.end], splice.new)
+        at = splice.start - start
+        yield before.moved(at), after.moved(at + grown)
+        grown += len(splice.new) - (splice.end - splice.start)
+
+
+def _shown(lines: list[bytes], others: list[bytes], spans: Iterable[Span]) -> list[str]:
+    """Lines as text. `spans` are the changed parts of them all, `others` what they were or became."""
+    if max(map(len, lines), default=0) <= LONG_BYTES:
+        return list(map(readable, lines))
+    changed, shown, offset = list(spans), [], 0
+    for index, line in enumerate(lines):
+        parts: list[Span] = []
+        if len(line) > LONG_BYTES:
+            end = offset + len(line)
+            parts = [span.clipped(offset, end).moved(-offset) for span in changed if span.touches(offset, end)]
+            if len(lines) == len(others):  # one by one they tell more exactly what changed
+                own, _ = changed_part(line, others[index])
+                parts = [part.clipped(own.start, own.end) for part in parts if part.touches(own.start, own.end)]
+        shown.append(shortened(line, parts))
+        offset += len(line)
+    return shown
 
 
 def _hunk_text(lines: list[bytes], hunk: list[_Change], before: int, shift: int) -> str:
@@ -125,11 +163,11 @@ def _hunk_text(lines: list[bytes], hunk: list[_Change], before: int, shift: int)
     grown = sum(len(change.new) - (change.last - change.first) for change in hunk)
     body, at = [], start
     for change in hunk:
-        body += [_line(" ", line) for line in lines[at : change.first]]
-        body += [_line("-", line) for line in lines[change.first : change.last]]
-        body += [_line("+", line) for line in change.new]
+        body += [_line(" ", shortened(line)) for line in lines[at : change.first]]
+        body += [_line("-", line) for line in change.removed]
+        body += [_line("+", line) for line in change.added]
         at = change.last
-    body += [_line(" ", line) for line in lines[at:end]]
+    body += [_line(" ", shortened(line)) for line in lines[at:end]]
     first = before + start
     old, new = _range(first, end - start), _range(first + shift, end - start + grown)
     return f"@@ -{old} +{new} @@\n" + "".join(body)
@@ -140,6 +178,5 @@ def _range(start: int, count: int) -> str:
     return f"{start + 1 if count else start},{count}"
 
 
-def _line(mark: str, line: bytes) -> str:
-    missing = "" if line.endswith(b"\n") else "\n\\ No newline at end of file\n"
-    return mark + readable(line) + missing
+def _line(mark: str, line: str) -> str:
+    return mark + line + ("" if line.endswith("\n") else "\n\\ No newline at end of file\n")

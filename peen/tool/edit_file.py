@@ -11,7 +11,7 @@ from msgspec import Meta
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import fit_bytes, fit_head, path_text
 from peen.tool.changes import require_known
-from peen.tool.content import encoding_guess, sniff
+from peen.tool.content import foreign
 from peen.tool.diff import unified_diff
 from peen.tool.filesystem import FileContent, read_whole, sha256_hex
 from peen.tool.outline import Outline
@@ -68,8 +68,8 @@ class EditFile(Tool[EditFileArguments]):
         real = real_path(path)
         async with context.locks.holding(real):
             before = await read_whole(real, max_bytes=context.settings.max_write_bytes)
+            require_text(before, shown)  # first: what cannot be edited need not be read
             require_known(real, before.sha256, arguments.expected_sha256, context, before.data)
-            require_text(before, shown)
             splices = plan_splices(
                 before.data, [Replacement(edit.old, edit.new) for edit in arguments.edits], path=shown
             )
@@ -86,10 +86,9 @@ class EditFile(Tool[EditFileArguments]):
 
 def require_text(before: FileContent, shown: str) -> None:
     """Raises: ToolError for a file whose bytes are no text in an encoding that holds ASCII."""
-    if sniff(before.data) == "binary":
-        guess = encoding_guess(before.data)
-        what = f"looks like {guess} text" if guess.startswith("UTF-") else "holds NUL bytes"
-        raise ToolError("binary", f"{shown} {what} and cannot be edited; change it with runCommand")
+    found = foreign(before.data)
+    if found is not None:
+        raise ToolError("binary", f"{shown} {found.what} and cannot be edited; use runCommand ({found.changed_by})")
 
 
 def require_small(size: int, real: Path, context: ToolContext) -> None:

@@ -10,24 +10,24 @@ from typing import Final
 
 from peen.tool.base import ToolContext, ToolError
 from peen.tool.bounds import path_text
-from peen.tool.changes import require_known
-from peen.tool.content import sniff
+from peen.tool.changes import require_known, require_showable
+from peen.tool.content import Foreign, foreign
 from peen.tool.directories import held_directory
 from peen.tool.filesystem import sha256_hex, too_large
 from peen.tool.paths import identity_of, ledger_key, real_path, require_regular, told_to_the_model
 
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
-_BY_COMMAND: Final = "; use runCommand (rm, mv) if it is really to go"
+_BY_COMMAND: Final = " (rm, mv) if it is really to go"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, directory or link as it was at one moment. `sha256` is that of a file; `binary` says what it holds."""
+    """A file, directory or link as it was at one moment. `sha256` is that of a file, `foreign` why it is no text."""
 
     real: Path
     status: os.stat_result
     sha256: str | None = None
-    binary: bool = False
+    foreign: Foreign | None = None
 
     @property
     def is_directory(self) -> bool:
@@ -60,8 +60,10 @@ def look_at(real: Path, max_bytes: int) -> Entry:
             require_regular(status, real)
             data = file.read(max_bytes + 1) if status.st_size <= max_bytes else b""
     if max(status.st_size, len(data)) > max_bytes:
-        raise ToolError("limit exceeded", too_large(real, status.st_size, max_bytes).text + _BY_COMMAND)
-    return Entry(real, status, sha256_hex(data), sniff(data) == "binary")
+        raise ToolError(
+            "limit exceeded", f"{too_large(real, status.st_size, max_bytes).text}; use runCommand{_BY_COMMAND}"
+        )
+    return Entry(real, status, sha256_hex(data), foreign(data))
 
 
 def require_observed(entry: Entry, expected: str | None, context: ToolContext) -> None:
@@ -71,8 +73,8 @@ def require_observed(entry: Entry, expected: str | None, context: ToolContext) -
     """
     shown, key = path_text(str(entry.real)), ledger_key(entry.real)
     if entry.sha256 is not None:
-        if entry.binary and context.ledger.sha256_of(key) is None:
-            raise ToolError("not observed", f"{shown} is binary, so readFile cannot show it{_BY_COMMAND}")
+        if entry.foreign is not None and context.ledger.sha256_of(key) is None:
+            require_showable(entry.foreign, entry.status.st_size, shown, context, instead=_BY_COMMAND)
         require_known(entry.real, entry.sha256, expected, context)
         return
     what = "a symbolic link" if entry.is_link else "a directory"

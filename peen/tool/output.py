@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,10 @@ _ESCAPES: Final = re.compile(
     r"|\x1b[ -/]*[0-~]"  # all shorter ones
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
+_ERASING: Final = re.compile(r"(?:\x1b\[|\x9b)[0-2]?[JK]")
+_ERASED: Final = "\x18"  # in their place for a while; it is invisible as well
+_NO_LETTERS: Final = re.compile(r"[\W\d_]+")
+_REDRAWN: Final = "[... {} bytes of redrawn lines left out; tr '\\r' '\\n' would show them ...]\n"
 _INVISIBLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -91,21 +96,52 @@ def show(capture: OutputCapture) -> Shown:
 
 
 def clean(text: str) -> str:
-    """What a person would have seen in the end: the last state of a line that was drawn several times."""
+    """What a person would have seen in the end: the last state of a line that was drawn several times.
+
+    How much was drawn over is told in a last line. Where carriage returns end lines, as in some old files, instead of
+    going back to draw again, every line is shown.
+    """
     if "\x1b" in text or "\x9b" in text:
-        text = _ESCAPES.sub("", text)
-    if "\r" in text or "\b" in text:
-        text = "\n".join(map(_last_drawn, text.split("\n")))
-    return _INVISIBLE.sub("", text)
+        text = _ESCAPES.sub("", _ERASING.sub(_ERASED, text))
+    redrawn = 0
+    if "\r" in text:
+        rows = [_drawn(row) for row in text.split("\n")]
+        text, redrawn = "\n".join(row for row, _ in rows), sum(count for _, count in rows)
+    if "\b" in text:
+        text = "\n".join(map(_without_overstrikes, text.split("\n")))
+    text = _INVISIBLE.sub("", text)
+    if redrawn:
+        text += ("" if text.endswith("\n") else "\n") + _REDRAWN.format(redrawn)
+    return text
 
 
-def _last_drawn(line: str) -> str:
-    if "\r" in line:
-        line = next((part for part in reversed(line.split("\r")) if part), "")
-    if "\b" not in line:
-        return line
+def _drawn(row: str) -> tuple[str, int]:
+    """What is left of a row that holds carriage returns, and how many bytes of text were drawn over."""
+    states = [state for state in row.split("\r") if state.strip(_ERASED)] if "\r" in row else [row]
+    if len(states) < 2:
+        return "".join(states), 0
+    if _are_lines(row, states):
+        return "\n".join(states), 0
+    hidden = [state.strip(" " + _ERASED) for state in states[:-1]]
+    return states[-1], sum(len(state.encode()) for state in hidden if state != states[-1].strip(" " + _ERASED))
+
+
+def _are_lines(row: str, states: Sequence[str]) -> bool:
+    """Whether these are lines rather than states of one line: nothing is erased, and most have other words.
+
+    What counts or moves differs in digits and signs alone.
+    """
+    if "\b" in row or _ERASED in row:
+        return False
+    words = {_NO_LETTERS.sub("", state) for state in states}
+    return 2 * len(words - {""}) > len(states)
+
+
+def _without_overstrikes(row: str) -> str:
+    if "\b" not in row:
+        return row
     drawn: list[str] = []
-    for character in line:
+    for character in row:
         if character != "\b":
             drawn.append(character)
         elif drawn:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImage, ToolResult, WithImage
 from peen.tool.bounds import fit_head, json_bytes, path_text, readable
-from peen.tool.content import SNIFFED_BYTES, encoding_guess, invalid_utf8_at, sniff, uses_bare_cr
+from peen.tool.content import SNIFFED_BYTES, encoding_guess, foreign, invalid_utf8_at, sniff, uses_bare_cr
 from peen.tool.filesystem import FileContent, read_whole
 from peen.tool.outline import Outline
 from peen.tool.paths import ledger_key, real_path, regular_status_of, resolve_path
@@ -196,15 +196,13 @@ def _require_readable(file: FileContent, path: Path, real: Path, context: ToolCo
     That is safe: what the model sees of it afterwards is either this content, or the next change is refused as stale.
     """
     shown = path_text(str(path))
-    kind = sniff(file.data)
-    if kind == "binary":
-        guess = encoding_guess(file.data)
-        what = f"looks like {guess} text" if guess.startswith("UTF-") else "holds NUL bytes"
-        raise ToolError("binary", f"{shown} {what}; inspect it with runCommand (file, xxd, iconv)")
+    found = foreign(file.data)
+    if found is not None:
+        raise ToolError("binary", f"{shown} {found.what}; inspect it with runCommand ({found.shown_by})")
     if len(file.data) > context.settings.max_read_bytes:
         context.ledger.saw_content(ledger_key(real), file.sha256, Outline.of(file.data))
         raise _too_large(path, len(file.data), context, then="; then editFile may change it")
-    if kind == "other encoding":
+    if sniff(file.data) == "other encoding":
         context.ledger.saw_content(ledger_key(real), file.sha256, Outline.of(file.data))
         at = invalid_utf8_at(file.data[:SNIFFED_BYTES]) or 0
         raise ToolError(

@@ -27,7 +27,7 @@ from peen.tool.read_file import ReadFile
 from peen.tool.read_job_output import ReadJobOutput
 from peen.tool.remove_path import RemovePath
 from peen.tool.resolve_execution import ResolveExecutionActivity
-from peen.tool.schema import Schema, explain_bad_arguments, plain_schema
+from peen.tool.schema import Schema, explain_bad_arguments, plain_schema, repeated_name
 from peen.tool.search_text import SearchText
 from peen.tool.signal_job import SignalJob
 from peen.tool.wait_job import WaitJob
@@ -114,10 +114,15 @@ def standard_tools() -> Tools:
 
 
 def _decoded(entry: _Entry, arguments: bytes) -> ToolArguments:
+    if arguments.strip() in _NO_ARGUMENTS:
+        arguments = b"{}"
     try:
-        decoded: ToolArguments = entry.decode(b"{}" if arguments.strip() in _NO_ARGUMENTS else arguments)
+        decoded: ToolArguments = entry.decode(arguments)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise ToolError("validation failed", explain_bad_arguments(entry.tool.name, entry.schema, exc)) from exc
+    repeated = repeated_name(arguments)
+    if repeated is not None:  # the decoder would have taken the last one
+        raise ToolError("validation failed", f"{entry.tool.name}: {repeated}: given more than once in one object")
     return decoded
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ _WORDS: Final = {
     "object": "an object",
     "null": "null",
 }
+_ENUM: Final = "Invalid enum value "
+_EXAMPLE: Final = re.compile(r'such as ("[^"]*")')
 _BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than", "==": "exactly"}
 
 
@@ -65,17 +68,59 @@ def explain_bad_arguments(tool: str, schema: Schema, problem: Exception) -> str:
         return f"{tool}: {_joined(where, field)}: unknown argument; {remedy}"
     if message.startswith("Object missing required field"):
         return f"{tool}: {_joined(where, message.split('`')[1])}: required, but missing"
+    field_schema = _schema_at(schema, where)
+    if message.startswith(_ENUM):
+        return f"{tool}: {where}: expected {_choice(field_schema)}, got {message.removeprefix(_ENUM)}"
     expected = _EXPECTED.match(message)
     if expected is None:
         return f"{tool}: {where or 'arguments'}: {message}"
     if not where:
         return f"{tool}: expected one JSON object with the arguments, got {_words(expected[3] or 'something else')}"
     got = f", got {_words(expected[3])}" if expected[3] else ""
-    return f"{tool}: {where}: expected {_words(expected[1])}{_bound(expected[2])}{got}"
+    wanted = _choice(field_schema) or f"{_words(expected[1])}{_bound(expected[2])}{_example(field_schema)}"
+    return f"{tool}: {where}: expected {wanted}{got}"
+
+
+def repeated_name(arguments: bytes) -> str | None:
+    """A name that an object in this JSON document has twice, so that one of its values would be lost; else None.
+
+    The document has been decoded before and is known to be valid.
+    """
+    try:
+        json.loads(arguments, object_pairs_hook=_require_once)
+    except _Repeated as exc:
+        return exc.name
+    return None
+
+
+class _Repeated(Exception):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def _require_once(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise _Repeated(name)
+        names.add(name)
+
+
+def _choice(schema: Schema) -> str:
+    """The values that may be sent; empty where any may that has the right type."""
+    values = [value if isinstance(value, str) else json.dumps(value) for value in schema.get("enum", ())]
+    return " or ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
+
+
+def _example(schema: Schema) -> str:
+    """The first example that the description of a text gives."""
+    found = _EXAMPLE.search(schema.get("description", "")) if schema.get("type") == "string" else None
+    return f" such as {found[1]}" if found else ""
 
 
 def _schema_at(schema: Schema, where: str) -> Schema:
-    """The object schema that a path such as `edits[0]` names."""
+    """The schema that a path such as `edits[0].old` names."""
     for part in filter(None, re.split(r"\.|(?=\[)", where)):
         schema = schema.get("items", {}) if part.startswith("[") else schema.get("properties", {}).get(part, {})
     return schema

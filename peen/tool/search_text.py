@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import shutil
+import stat
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from msgspec import Meta
 
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import path_text, readable
-from peen.tool.content import SNIFFED_BYTES, sniff
+from peen.tool.content import SNIFFED_BYTES, foreign
 from peen.tool.filesystem import read_head, too_large
 from peen.tool.matches import MatchCollector, TextMatch
 from peen.tool.paths import require_regular, resolve_path, status_of
@@ -63,7 +64,7 @@ class SearchText(Tool[SearchTextArguments]):
         if "\n" in arguments.pattern:
             raise ToolError("validation failed", "pattern: lines are searched one by one, so it cannot hold a line end")
         path = resolve_path(arguments.path, context)
-        directly = _require_searchable(path, context)
+        _require_searchable(path, context)
         globs = None if arguments.include is None else _usable_globs(arguments.include)
         most = min(arguments.max_matches or context.settings.max_search_matches, context.settings.max_search_matches)
         while globs is None or globs:
@@ -75,27 +76,26 @@ class SearchText(Tool[SearchTextArguments]):
                 continue
             if complaint:
                 raise ToolError("validation failed", f"pattern: {complaint}")
-            if directly and collector.saw_binary:
-                raise _binary(path)
             return SearchTextResult(matches=collector.sorted_matches(), truncated=collector.truncated)
         return SearchTextResult(matches=[], truncated=False)
 
 
-def _require_searchable(path: Path, context: ToolContext) -> bool:
-    """Whether `path` is one file rather than a directory. Raises: ToolError for what cannot be searched."""
+def _require_searchable(path: Path, context: ToolContext) -> None:
+    """Raises: ToolError for what is neither a directory nor a text file that may be searched."""
     status = status_of(path)
-    if path.is_dir():
-        return False
+    if stat.S_ISDIR(status.st_mode):
+        return
     require_regular(status, path)
     if status.st_size > context.settings.max_search_file_bytes:
         raise too_large(path, status.st_size, context.settings.max_search_file_bytes)
-    if sniff(read_head(path, SNIFFED_BYTES + 1)) == "binary":
-        raise _binary(path)
-    return True
+    _require_text(path, read_head(path, SNIFFED_BYTES + 1))
 
 
-def _binary(path: Path) -> ToolError:
-    return ToolError("binary", f"{path_text(str(path))} holds NUL bytes; search it with runCommand (grep -a)")
+def _require_text(path: Path, data: bytes) -> None:
+    found = foreign(data)
+    if found is not None:
+        shown = path_text(str(path))
+        raise ToolError("binary", f"{shown} {found.what}; search it with runCommand ({found.shown_by}, grep -a)")
 
 
 def _usable_globs(include: Sequence[str]) -> list[str]:
@@ -110,7 +110,8 @@ def _usable_globs(include: Sequence[str]) -> list[str]:
 
 
 def _options(arguments: SearchTextArguments, globs: Sequence[str] | None, most: int, context: ToolContext) -> list[str]:
-    options = ["--json", "--no-config", "--no-messages", "--no-ignore", "--hidden"]
+    # What is text is decided as for the other tools, by the collector; ripgrep would go by NUL anywhere.
+    options = ["--json", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--binary"]
     options += [f"--max-filesize={context.settings.max_search_file_bytes}", f"--max-count={most + 1}"]
     options += ["--crlf"] if arguments.regex else ["--fixed-strings"]
     options += [f"--glob={glob}" for glob in globs or ()]
@@ -120,7 +121,7 @@ def _options(arguments: SearchTextArguments, globs: Sequence[str] | None, most: 
 async def _search(path: Path, options: Sequence[str], most: int, context: ToolContext) -> tuple[str, MatchCollector]:
     """What ripgrep complains of and what it found: everything, or where that is too much, the first of it by path."""
     for order in ([], ["--sort=path"]):
-        collector = MatchCollector(most, context.max_result_bytes - 100)
+        collector = MatchCollector(most, context.max_result_bytes - 100, context.settings.max_search_file_bytes)
         complaint = await _run_ripgrep([*order, *options], path, collector, context)
         # Ordered, ripgrep uses one processor only. Where there is too much, it is found soon, by both.
         if complaint or not collector.truncated:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from peen.tool.bounds import path_text
 from peen.tool.directories import unmake
 from peen.tool.disk import Disk, Seen, changed_now, require_unchanged
 from peen.tool.filesystem import read_now, sha256_hex
+from peen.tool.locks import lock_new
 from peen.tool.outline import Outline
 from peen.tool.paths import Identity, identity_of, told_to_the_model
 
@@ -50,6 +52,32 @@ class Change(Protocol):
         """Those in which something was changed."""
 
 
+class _NewFile:
+    """A file made by a change, locked until the change is final: if it is undone, nobody has changed it meanwhile."""
+
+    def __init__(self, temporary: Path, real: Path) -> None:
+        self.temporary, self._real = temporary, real
+        self._descriptor: int | None = None
+        self.put: Identity | None = None
+
+    def place(self, rename: Callable[[Path, Path], None]) -> None:
+        """Give it its name by `rename`. Raises: OSError."""
+        self._descriptor = lock_new(self.temporary)
+        put = identity_of(self.temporary.lstat())
+        rename(self.temporary, self._real)
+        self.put = put
+
+    def require_own(self) -> None:
+        """Raises: OSError if somebody else has put something else there meanwhile, which is theirs."""
+        if identity_of(self._real.lstat()) != self.put:
+            raise OSError(errno.ESTALE, "it was exchanged meanwhile", str(self._real))
+
+    def unlock(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 class Update:
     """New content for a file; mode, owner, links and attributes stay.
 
@@ -59,10 +87,9 @@ class Update:
 
     def __init__(self, real: Path, source: Path, seen: Seen, content: Callable[[bytes], bytes], name: str) -> None:
         self.real, self._source, self._seen, self._content = real, source, seen, content
-        self._temporary, self._kept = real.with_name(name), real.with_name(name.removesuffix(".tmp") + ".old")
+        self._new, self._kept = _NewFile(real.with_name(name), real), real.with_name(name.removesuffix(".tmp") + ".old")
         self._in_place: tuple[bytes, bytes] | None = None  # old and new, where a rename would lose something
         self._overwriting = self._linked = self._moved_away = False
-        self._put: Identity | None = None
         self.sha256 = ""
         self.outline: Outline | None = None
 
@@ -77,7 +104,7 @@ class Update:
             raise changed_now(self._source)
         new = self._content(old.data)
         self.sha256, self.outline = sha256_hex(new), Outline.of(new)
-        if old.status.st_nlink > 1 or not disk.create_like(self._temporary, new, self._source, old.status):
+        if old.status.st_nlink > 1 or not disk.create_like(self._new.temporary, new, self._source, old.status):
             self._in_place = old.data, new
 
     def commit(self, disk: Disk) -> None:
@@ -88,26 +115,31 @@ class Update:
             disk.overwrite(self.real, new, old)
             return
         self._keep(disk)
-        put = identity_of(self._temporary.lstat())
-        disk.rename(self._temporary, self.real)
-        self._put = put
+        self._new.place(disk.rename)
 
     def undo(self, disk: Disk) -> None:
+        try:
+            self._undo(disk)
+        finally:
+            self._new.unlock()
+
+    def finish(self, disk: Disk) -> None:
+        self._new.unlock()
+        _forget(self._kept, disk)
+
+    def _undo(self, disk: Disk) -> None:
         if self._overwriting and self._in_place is not None:
             old, new = self._in_place
             disk.overwrite(self.real, old, new)
-        elif self._put is not None:
-            _require_own(self.real, self._put)
+        elif self._new.put is not None:
+            self._new.require_own()
             disk.rename(self._kept, self.real)
         else:
             if self._moved_away:
                 disk.rename_new(self._kept, self.real)
             elif self._linked:
                 disk.unlink(self._kept)
-            self._temporary.unlink(missing_ok=True)
-
-    def finish(self, disk: Disk) -> None:
-        _forget(self._kept, disk)
+            self._new.temporary.unlink(missing_ok=True)
 
     def _keep(self, disk: Disk) -> None:
         try:
@@ -124,9 +156,8 @@ class Add:
     """A new file where there is none, with the directories that are missing above it."""
 
     def __init__(self, real: Path, data: bytes, name: str) -> None:
-        self.real, self._data, self._temporary = real, data, real.with_name(name)
+        self.real, self._data, self._new = real, data, _NewFile(real.with_name(name), real)
         self._made: list[Path] = []
-        self._put: Identity | None = None
         self.sha256, self.outline = sha256_hex(data), Outline.of(data)
 
     @property
@@ -135,22 +166,23 @@ class Add:
 
     def stage(self, disk: Disk) -> None:
         self._made = disk.make_parents(self.real)
-        disk.create(self._temporary, self._data)
+        disk.create(self._new.temporary, self._data)
 
     def commit(self, disk: Disk) -> None:
-        put = identity_of(self._temporary.lstat())
-        disk.rename_new(self._temporary, self.real)
-        self._put = put
+        self._new.place(disk.rename_new)
 
     def undo(self, disk: Disk) -> None:
-        if self._put is not None:
-            _require_own(self.real, self._put)
-            disk.unlink(self.real)
-        self._temporary.unlink(missing_ok=True)
-        unmake(self._made)
+        try:
+            if self._new.put is not None:
+                self._new.require_own()
+                disk.unlink(self.real)
+            self._new.temporary.unlink(missing_ok=True)
+            unmake(self._made)
+        finally:
+            self._new.unlock()
 
     def finish(self, disk: Disk) -> None:
-        pass
+        self._new.unlock()
 
 
 class Delete:
@@ -273,9 +305,3 @@ def _forget(path: Path, disk: Disk) -> None:
     # The change is made and on disk. That a second name of the old content stays is no reason to say otherwise.
     with contextlib.suppress(OSError):
         disk.unlink(path)
-
-
-def _require_own(real: Path, put: Identity) -> None:
-    """Raises: OSError if somebody else has put something else there meanwhile, which is theirs."""
-    if identity_of(real.lstat()) != put:
-        raise OSError(errno.ESTALE, "it was exchanged meanwhile", str(real))

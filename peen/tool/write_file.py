@@ -12,7 +12,7 @@ from peen.tool.bounds import path_text
 from peen.tool.changes import require_known
 from peen.tool.filesystem import read_whole, sha256_hex
 from peen.tool.outline import Outline
-from peen.tool.paths import failure, ledger_key, real_path, resolve_path
+from peen.tool.paths import ledger_key, real_path, resolve_path
 from peen.tool.writing import create_file, replace_file
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -49,8 +49,9 @@ class WriteFile(Tool[WriteFileArguments]):
             raise ToolError("limit exceeded", f"content has {len(data)} bytes; writeFile takes at most {limit}")
         path = resolve_path(arguments.path, context)
         real = real_path(path)
-        async with context.locks.holding(real):
-            created = not _exists(real)
+        async with context.locks.holding(real) as absent:
+            # Not looked at again: what appeared since then may be a file that this call has not locked.
+            created = real in absent
             if created:
                 await _create(real, data, arguments, context)
             else:
@@ -58,16 +59,6 @@ class WriteFile(Tool[WriteFileArguments]):
             sha256 = sha256_hex(data)
             context.ledger.saw_content(ledger_key(real), sha256, Outline.of(data))
         return WriteFileResult(path=path_text(str(path)), created=created, bytes=len(data), sha256=sha256)
-
-
-def _exists(real: Path) -> bool:
-    try:
-        real.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as exc:
-        raise failure(exc, real) from exc
-    return True
 
 
 async def _create(real: Path, data: bytes, arguments: WriteFileArguments, context: ToolContext) -> None:

@@ -172,7 +172,7 @@ async def test_fifty_megabytes_of_nothing_readable_are_counted(world: World) -> 
 async def test_colours_and_redrawn_progress_are_removed(world: World) -> None:
     result = await run(world, r"printf '\033[32m10%%\r100%%\033[0m\n'")
 
-    assert result["stdout"] == "100%\n"
+    assert result["stdout"] == ("100%\n[... 3 bytes of redrawn lines left out; tr '\\r' '\\n' would show them ...]\n")
 
 
 async def test_a_call_returns_although_a_descendant_holds_its_output(world: World, mailbox: Mailbox) -> None:

@@ -118,7 +118,11 @@ async def test_binary_files_are_refused(world: World) -> None:
     world.file("f", b"text\0text")
     await world.refused("readFile", path="f")
 
-    assert (await world.refused("editFile", path="f", edits=[change("t", "T")])).startswith("not observed: ")
+    text = await world.refused("editFile", path="f", edits=[change("t", "T")])
+
+    assert text.startswith("binary: ")
+    assert text.endswith("/f holds NUL bytes and cannot be edited; use runCommand (iconv, xxd, perl, python3)")
+    assert world.content("f") == b"text\0text"
 
 
 async def test_limits_are_kept(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import dataclasses
+import hashlib
 import os
 import socket
 import stat
@@ -66,30 +68,97 @@ async def test_every_byte_outside_of_the_change_stays(
     assert world.names() == ["f"]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-async def test_wide_encodings_are_named_and_not_touched(world: World, encoding: str) -> None:
-    content = "needle\nmore\n".encode(encoding)
-    world.file("f", content)
-    told = "UTF-" if encoding in ("utf-16", "utf-32") else "NUL bytes"
+# 4000 characters without a line end, none of which has a NUL byte; one is U+2D41, whose bytes are "A-"
+IDEOGRAMS = "".join(chr(0x4E01 + number) for number in range(6000) if (0x4E01 + number) & 0xFF)[:4500] + "\u2d41\u4e42"
 
-    text = await world.refused("readFile", path="f")
-    assert text.startswith("binary: ")
-    assert told in text
-    assert (await world.refused("searchText", pattern="needle", path="f")).startswith("binary: ")
-    calls: list[tuple[str, dict[str, object]]] = [
-        ("editFile", {"path": "f", "edits": [{"old": "needle", "new": "x"}]}),
-        ("applyPatch", {"patch": patch("f", "-needle", "+x")}),
+WIDE = "looks like UTF-16 text"
+FOREIGN: list[tuple[str, bytes, str, str]] = [
+    *[
+        (encoding, "needle\nmore\n".encode(encoding), what, command)
+        for encoding, what, command in [
+            ("utf-16", "looks like UTF-16 text", "iconv -f UTF-16 -t UTF-8"),
+            ("utf-32", "looks like UTF-32 text", "iconv -f UTF-32 -t UTF-8"),
+            ("utf-16-le", "holds NUL bytes", "iconv"),
+            ("utf-16-be", "holds NUL bytes", "iconv"),
+        ]
+    ],
+    (
+        "no NUL, little",
+        codecs.BOM_UTF16_LE + IDEOGRAMS.encode("utf-16-le"),
+        "looks like UTF-16 text",
+        "iconv -f UTF-16",
+    ),
+    ("no NUL, big", codecs.BOM_UTF16_BE + IDEOGRAMS.encode("utf-16-be"), WIDE, "iconv -f UTF-16"),
+    ("nothing but the mark", codecs.BOM_UTF16_LE, WIDE, "iconv -f UTF-16"),
+    ("NUL comes late", (IDEOGRAMS + "A-\n").encode("utf-16-le"), "holds NUL bytes", "iconv"),
+    ("a program", b"\x7fELF\x02\x01\x01\0needle A-", "holds NUL bytes", "xxd"),
+]
+
+
+@pytest.mark.parametrize(("_name", "content", "what", "command"), FOREIGN, ids=[each[0] for each in FOREIGN])
+async def test_what_is_no_text_is_named_with_a_way_out_and_not_touched(
+    world: World, _name: str, content: bytes, what: str, command: str
+) -> None:
+    at = world.file("f", content)
+    pieces = ["needle", "A-", "-", "N"]
+
+    calls: list[tuple[str, dict[str, object]]] = [("readFile", {"path": "f"}), *changing("f", *pieces)]
+    for tool, arguments in calls:
+        text = await world.refused(tool, **arguments)
+        assert text.startswith(f"binary: {at} {what}"), tool
+        assert "runCommand (" in text
+        assert command in text
+    calls = [
         ("writeFile", {"path": "f", "content": "x"}),
         ("removePath", {"path": "f"}),
         ("movePath", {"source": "f", "destination": "g"}),
+        ("applyPatch", {"patch": "*** Begin Patch\n*** Delete File: f\n*** End Patch"}),
     ]
     for tool, arguments in calls:
-        assert (await world.refused(tool, **arguments)).startswith("not observed: ")
+        text = await world.refused(tool, **arguments)
+        assert text.startswith(f"not observed: {at} {what}, and readFile cannot show it; use runCommand ("), tool
+    # Nor if the agent knows the content from before.
+    world.context.ledger.saw_content(str(at), hashlib.sha256(content).hexdigest())
+    for tool, arguments in changing("f", *pieces):
+        assert (await world.refused(tool, **arguments)).startswith("binary: ")
 
     assert (world.content("f"), world.names()) == (content, ["f"])
 
 
-def changing(name: str) -> list[tuple[str, dict[str, object]]]:
+def changing(name: str, *pieces: str) -> list[tuple[str, dict[str, object]]]:
+    """Calls that would change a piece of a file."""
+    calls: list[tuple[str, dict[str, object]]] = []
+    for piece in pieces:
+        calls.append(("editFile", {"path": name, "edits": [{"old": piece, "new": "x"}]}))
+        calls.append(("applyPatch", {"patch": patch(name, f"-{piece}", "+x")}))
+    return calls
+
+
+PNG = b"\x89PNG\r\n\x1a\n\0needle"
+JPEG = b"\xff\xd8\xff\xe0 needle"  # and no NUL
+
+
+@pytest.mark.parametrize("content", [PNG, JPEG])
+async def test_an_image_can_be_replaced_once_it_was_seen_and_is_never_edited(world: World, content: bytes) -> None:
+    at = world.file("f", content)
+    assert (await world.refused("writeFile", path="f", content="x")).endswith("read it with readFile, then retry")
+    blind = dataclasses.replace(world.context, image_input=False)
+    seeing, world.context = world.context, blind
+    text = await world.refused("writeFile", path="f", content="x")
+    assert text.startswith(f"not observed: {at} is an image (image/")
+    assert "readFile cannot show it; use runCommand (mv, rm)" in text
+    world.context = seeing
+
+    await world.ok("readFile", path="f")
+    for tool, arguments in changing("f", "needle"):
+        assert (await world.refused(tool, **arguments)).startswith(f"binary: {at} is an image (image/"), tool
+    assert world.content("f") == content
+    await world.ok("writeFile", path="f", content="x")
+
+    assert world.content("f") == b"x"
+
+
+def looking_and_changing(name: str) -> list[tuple[str, dict[str, object]]]:
     """A call of each tool that reads or changes the content of a file."""
     return [
         ("readFile", {"path": name}),
@@ -113,7 +182,7 @@ async def test_pipes_sockets_devices_directories_and_loops_are_refused_at_once_b
 
         with trio.fail_after(20):
             for name in kinds:
-                for tool, arguments in changing(name):
+                for tool, arguments in looking_and_changing(name):
                     text = await world.refused(tool, **arguments)
                     assert text.startswith("not regular: "), (tool, name, text)
             for name in ("pipe", "socket"):
@@ -149,7 +218,7 @@ async def test_a_sparse_file_of_two_gigabytes_is_refused_and_not_read(world: Wor
 
     with trio.fail_after(20):
         calls: list[tuple[str, dict[str, object]]] = [
-            *changing("huge"),
+            *looking_and_changing("huge"),
             ("removePath", {"path": "huge"}),
             ("movePath", {"source": "huge", "destination": "x"}),
         ]
@@ -233,7 +302,7 @@ async def test_what_is_write_protected_is_left_alone_by_every_tool() -> None:
         await world.ok("readFile", path="f")
         before = (directory / "f").stat()
 
-        for tool, arguments in changing("f")[2:]:
+        for tool, arguments in looking_and_changing("f")[2:]:
             assert (await world.refused(tool, **arguments)).startswith("permission denied: "), tool
 
         after = (directory / "f").stat()

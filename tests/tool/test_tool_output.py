@@ -10,6 +10,10 @@ from peen.tool.bounds import fit_head, fit_tail, json_bytes
 from peen.tool.output import OutputCapture, Shown, clean, show
 
 
+def left_out(count: int) -> str:
+    return f"[... {count} bytes of redrawn lines left out; tr '\\r' '\\n' would show them ...]\n"
+
+
 @pytest.mark.parametrize(
     ("raw", "seen"),
     [
@@ -19,8 +23,17 @@ from peen.tool.output import OutputCapture, Shown, clean, show
         ("\x1bPq#0;2\x1b\\after", "after"),
         ("\x1b(Bplain\x1b7\x1b=", "plain"),
         ("\x9b31mred", "red"),
-        ("10%\r50%\r100%\ndone\n", "100%\ndone\n"),
-        ("10%\r\x1b[K100%\x1b[K\r\ndone\r\n", "100%\ndone\n"),
+        ("10%\r50%\r100%\ndone\n", "100%\ndone\n" + left_out(6)),
+        ("10%\r\x1b[K100%\x1b[K\r\ndone\r\n", "100%\ndone\n" + left_out(3)),
+        ("get a 10%\rget a 100%\r\nget b  5%\rget b 100%\r\n", "get a 100%\nget b 100%\n" + left_out(18)),
+        ("\r|=> | 1/3 é\r|==>| 2/3 é", "|==>| 2/3 é\n" + left_out(12)),
+        ("fetch left-pad\r\x1b[2Kfetch qs\r\x1b[2Klink\x1b[0K", "link\n" + left_out(22)),
+        ("same\rsame\r  \rsame\n", "same\n"),
+        ("1\r2\r3\r", "3\n" + left_out(2)),
+        ("|\r/\r-\rdone\n", "done\n" + left_out(3)),
+        ("first line\rsecond\rthird one\r", "first line\nsecond\nthird one"),
+        ("a\rb\rc\rdone\n", "a\nb\nc\ndone\n"),
+        ("x=1\r\ry=2\r\nz\n", "x=1\ny=2\nz\n"),
         ("working\r", "working"),
         ("|\b/\b-\bok", "ok"),
         ("\b\bx", "x"),
@@ -36,8 +49,22 @@ def test_what_a_person_would_see_in_the_end_is_kept(raw: str, seen: str) -> None
 
 
 def test_cleaning_takes_no_more_than_linear_time() -> None:
-    for piece in ("\x1b]", "\x1b[", "\b", "a\r", "\x1bP\x1b", "a\b", "\x1b[1"):
+    for piece in ("\r\x1b[K", "1\r", "\x18\r", "\x1b]", "\x1b[", "\b", "a\r", "\x1bP\x1b", "a\b", "\x1b[1"):
         assert len(clean(piece * 50_000)) <= 100_000
+
+
+LETTERS = st.text(st.sampled_from("abcdefgh "), min_size=1, max_size=8).filter(str.strip)
+
+
+@given(st.lists(LETTERS, min_size=1, max_size=6))
+def test_no_line_is_left_out_without_being_counted(row: list[str]) -> None:
+    seen = clean("\r".join(row) + "\n")
+
+    hidden = sum(len(state.strip()) for state in row if state.strip() != row[-1].strip())
+    if hidden and seen != "\n".join(row) + "\n":
+        assert seen == f"{row[-1]}\n" + left_out(hidden)
+    else:
+        assert seen in ("\n".join(row) + "\n", f"{row[-1]}\n")
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(2, 64))

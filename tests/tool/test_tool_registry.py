@@ -104,6 +104,9 @@ def test_only_tools_whose_repetition_changes_nothing_may_be_repeated(world: Worl
     }
 
 
+STATES = "exited, failed, interrupted, running or signalled"
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "text"),
     [
@@ -121,6 +124,37 @@ def test_only_tools_whose_repetition_changes_nothing_may_be_repeated(world: Worl
         ("readFile", b'{"path":', "readFile: the arguments are not valid JSON"),
         ("readFile", b'{"path":"\xff"}', "readFile: the arguments are not valid JSON"),
         ("readFile", b'{"path":"\\ud800"}', "readFile: the arguments are not valid JSON"),
+        ("readFile", b'{"path":"x","path":"x"}', "readFile: path: given more than once in one object"),
+        ("readFile", b'{"path":"x","p\\u0061th":"y"}', "readFile: path: given more than once in one object"),
+        (
+            "editFile",
+            b'{"path":"x","edits":[{"old":"a","new":"b"},{"old":"a","new":"","new":"c"}]}',
+            "editFile: new: given more than once in one object",
+        ),
+        ("listJobs", b'{"state":"done"}', f"listJobs: state: expected {STATES}, got 'done'"),
+        ("listJobs", b'{"state":true}', f"listJobs: state: expected {STATES}, got true or false"),
+        (
+            "readJobOutput",
+            b'{"jobId":"x","stream":"out"}',
+            "readJobOutput: stream: expected stderr or stdout, got 'out'",
+        ),
+        ("signalJob", b'{"jobId":"x","signal":"KILL"}', "signalJob: signal: expected kill or stop, got 'KILL'"),
+        (
+            "resolveExecutionActivity",
+            b'{"executionId":"x","activityId":"y","decision":"ok"}',
+            "resolveExecutionActivity: decision: expected accept or retry, got 'ok'",
+        ),
+        (
+            "runCommand",
+            b'{"command":"x","purpose":"","timeout":30}',
+            'runCommand: timeout: expected text such as "90s", got a whole number',
+        ),
+        (
+            "waitJob",
+            b'{"jobId":"x","timeout":1.5}',
+            'waitJob: timeout: expected text such as "90s", got a number',
+        ),
+        ("searchText", b'{"pattern":"x","include":"*.py"}', "searchText: include: expected a list, got text"),
         ("editFile", b'{"path":"x","edits":[]}', "editFile: edits: expected a list of length at least 1"),
         (
             "editFile",

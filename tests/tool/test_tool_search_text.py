@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 
@@ -81,17 +82,56 @@ async def test_a_file_named_directly_is_searched_or_refused_with_the_reason(tmp_
     world = World(tmp_path, max_search_file_bytes=10_000)
     world.file("text", b"needle\n")
     world.file("binary", b"needle\0\n")
-    world.file("late", b"needle\n" + b"x" * 9000 + b"\0\nneedle\n")
     world.file("large", b"needle\n" * 10_000)
     os.mkfifo(world.directory / "pipe")
 
     with trio.fail_after(5):
         assert await found(world, pattern="needle", path="text") == [("text", 1, "needle")]
         assert (await world.refused("searchText", pattern="needle", path="binary")).startswith("binary: ")
-        assert (await world.refused("searchText", pattern="needle", path="late")).startswith("binary: ")
         assert (await world.refused("searchText", pattern="needle", path="large")).startswith("limit exceeded: ")
         assert (await world.refused("searchText", pattern="needle", path="pipe")).startswith("not regular: ")
         assert (await world.refused("searchText", pattern="needle", path="none")).startswith("not found: ")
+
+
+LATE = b"needle 1\r\n" + b"x\n" * 5000 + b"\0a\0needle 2\0needle 3\n\0\nneedle 4"
+FOUND_LATE = [(1, "needle 1"), (5002, "\0a\0needle 2\0needle 3"), (5004, "needle 4")]
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+@pytest.mark.parametrize("where", ["text", "."])
+async def test_in_a_walk_and_by_name_the_same_files_are_text_as_for_read_file(
+    world: World, where: str, mark: bytes
+) -> None:
+    world.file("text", mark + LATE)
+    world.file("early", b"needle\n\0")
+    world.file("wide", "needle\n".encode("utf-16"))
+    world.file("wide without NUL", codecs.BOM_UTF16_LE + b"needle.." * 10 + b"\x41\x2d\x42\x4e")
+    world.file("image", b"\xff\xd8\xff needle")
+
+    matches = await found(world, pattern="needle", path=where)
+
+    assert [(line, text.removeprefix("\ufeff")) for _, line, text in matches] == FOUND_LATE
+    assert {name for name, _, _ in matches} == {"text"}
+    shown = (await world.ok("readFile", path="text", offset=5002))["content"]
+    assert shown.split("\n")[0] == FOUND_LATE[1][1]
+    for name in ("early", "wide", "wide without NUL", "image"):
+        for tool, arguments in (("searchText", {"pattern": "needle", "path": name}), ("editFile", edit(name))):
+            assert (await world.refused(tool, **arguments)).startswith("binary: ")
+
+
+def edit(name: str) -> dict[str, object]:
+    return {"path": name, "edits": [{"old": "needle", "new": "x"}]}
+
+
+async def test_matches_in_what_is_no_text_take_no_room(world: World) -> None:
+    for number in range(20):
+        world.file(f"binary{number:02}", b"\0" + b"needle\n" * 50)
+    world.file("z", b"needle\n" * 3)
+
+    result = await world.ok("searchText", pattern="needle", maxMatches=3)
+
+    assert [match["line"] for match in result["matches"]] == [1, 2, 3]
+    assert result["truncated"] is False
 
 
 @pytest.mark.parametrize(
