@@ -6,12 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from job_kit import Desk, StoreLink, desk
+from job_kit import Desk, desk
 from world_kit import AT_MS, uuid
 
 from peen.session.jobs import end_generation
 from peen.session.outputroom import LEAST_FLOOR_BYTES, LOOK_S, MOST_FLOOR_BYTES, OutputRoom, free_space
-from peen.session.serve import WorkerCalls
 from peen.wire.jobcalls import AppendJobOutput, CreateJob, DetachJob, EndJob, JobOutputAppended, ListJobs, ReadJob
 from peen.wire.joboutput import STDERR, STDOUT, Piece, chunk_of
 
@@ -38,12 +37,6 @@ class Disk:
             now_s=lambda: self.now_s,
             space_of=self.space_of,
         )
-
-
-def limit(desk: Desk, room: OutputRoom) -> None:
-    """From now on this room counts."""
-    calls = WorkerCalls(desk.db, desk.home.writer, entropy=desk.entropy, on_end=lambda _end: None, room=room)
-    desk.link = StoreLink(calls)
 
 
 async def detached(desk: Desk) -> None:
@@ -109,7 +102,7 @@ def test_what_the_log_still_has_to_copy_is_not_free(tmp_path: Path) -> None:
 
 async def test_a_job_stores_its_beginning_up_to_the_limit_and_says_what_is_missing() -> None:
     async with desk() as own:
-        limit(own, Disk(0).room(min_free_bytes=0, max_job_bytes=95))
+        own.limit(Disk(0).room(min_free_bytes=0, max_job_bytes=95))
         await detached(own)
 
         assert await own.ask(lines(1, 8)) == JobOutputAppended()
@@ -143,7 +136,7 @@ async def test_a_job_stores_its_beginning_up_to_the_limit_and_says_what_is_missi
 async def test_a_disk_with_little_space_takes_no_more_output_of_this_job_and_everything_else() -> None:
     disk = Disk(100 * MIB)
     async with desk() as own:
-        limit(own, disk.room(min_free_bytes=90 * MIB))
+        own.limit(disk.room(min_free_bytes=90 * MIB))
         await detached(own)
         await own.ask(lines(1, 2))
         disk.free, disk.now_s = 90 * MIB, LOOK_S
