@@ -23,6 +23,8 @@ WINDOW: Final = 8
 """Chunks that may be on their way unanswered: whoever prints faster than the disk writes has to wait."""
 TELL_S: Final = 1.0
 """How often it is told how much is not stored, while more of it comes."""
+DISCARD_S: Final = 0.001
+"""A pause behind each read of what is not stored: about as fast as a disk, so that `yes` leaves the worker its time."""
 _FULL: Final = "the disk of PEEN_STATE_DIR was full"
 
 
@@ -67,6 +69,10 @@ class OutputLog:
 
     async def take(self, stream: int, data: bytes) -> None:
         """Take in what one stream gave. Returns when more may come. Raises: LinkLost."""
+        if self.trouble:
+            self._lose(len(data))
+            await trio.sleep(DISCARD_S)
+            return
         tail = self._tails[stream]
         tail += data
         self._fresh[stream] = True
@@ -98,7 +104,8 @@ class OutputLog:
                 await self._calls.call(request, JobOutputAppended)
             except LinkLost:
                 raise
-            except PeenError:  # a full disk, for one: it is told later
+            except PeenError:  # a full disk, for one
+                self._lost.set()  # it is told again, and with the end
                 log.info("what is missing of a job's output could not be recorded yet", job_id=self._job_id)
             await trio.sleep(TELL_S)
 

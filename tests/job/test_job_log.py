@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from peen.errors import LinkLost, PeenError, StaleClaim, StorageError, StorageFailed, StorageFull
-from peen.job.log import FLUSH_S, TELL_S, WINDOW, OutputLog
+from peen.job.log import DISCARD_S, FLUSH_S, TELL_S, WINDOW, OutputLog
 from peen.wire.jobcalls import AppendJobOutput, JobOutputAppended
 from peen.wire.joboutput import (
     MAX_CHUNK_BYTES,
@@ -212,6 +212,22 @@ async def test_a_limit_that_the_store_names_ends_the_sending_and_the_rest_is_cou
 
     assert (await log.rest(), len(store.chunks)) == ([], 3)
     assert (log.missing, log.failure, log.unstored_bytes) == ("behind number 2: a limit", "", 2 + 5 + 15)
+
+
+async def test_what_is_not_stored_is_taken_in_no_faster_than_a_disk_would(autojump_clock: MockClock) -> None:
+    store = Store(answers=False)
+    log = OutputLog(JOB, store)
+    await log.take(STDOUT, b"line\n")
+    log.cut()
+    store.answer(missing=(5, "a limit"))
+    await log.stored()
+    began = trio.current_time()
+
+    for _ in range(1000):
+        await log.take(STDOUT, bytes(65_536))
+
+    assert trio.current_time() - began == pytest.approx(1000 * DISCARD_S)
+    assert log.unstored_bytes == 5 + 1000 * 65_536
 
 
 async def test_what_is_missing_is_told_while_the_job_runs_and_again_when_more_is(
