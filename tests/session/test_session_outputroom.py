@@ -89,7 +89,7 @@ def test_the_disk_is_looked_at_once_a_second_while_there_is_room_and_before_it_c
     assert disk.looks == 3 + 10
 
 
-def test_what_the_log_still_has_to_copy_is_not_free(tmp_path: Path) -> None:
+def test_the_log_is_taken_off_what_is_free(tmp_path: Path) -> None:
     database = tmp_path / "peen.db"
     before, total = free_space(database)
     with database.with_name("peen.db-wal").open("wb") as file:
