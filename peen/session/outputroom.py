@@ -69,7 +69,7 @@ class OutputRoom:
 
 
 def free_space(database: Path) -> tuple[int, int]:
-    """Bytes that are free on the disk of this file, less the size of its log, which is copied in the end, and of all the disk.
+    """Free bytes of the disk of this file, less the size of its log, which is copied in the end, and bytes of the disk.
 
     A disk that cannot be asked has as much as there can be: whatever is wrong with it, writing will tell.
     """
