@@ -197,7 +197,13 @@ def test_durations_are_written_as_in_go(deployment: Deployment, text: str, ms: i
 
 @pytest.mark.parametrize("variable", [v for v in VARIABLES if v.kind in NUMERIC], ids=lambda v: v.name)
 def test_zero_is_the_default_or_where_that_is_documented_a_value(variable: Variable) -> None:
-    unlimited = {"PEEN_MAX_EVENT_WAKES_PER_HOUR", "PEEN_MAX_SESSION_COST_USD", "PEEN_MAX_SESSION_TOKENS"}
+    unlimited = {
+        "PEEN_JOB_OUTPUT_MIN_FREE_BYTES",
+        "PEEN_MAX_EVENT_WAKES_PER_HOUR",
+        "PEEN_MAX_JOB_OUTPUT_BYTES",
+        "PEEN_MAX_SESSION_COST_USD",
+        "PEEN_MAX_SESSION_TOKENS",
+    }
 
     value = parse_value(variable, "0")
 

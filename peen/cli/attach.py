@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from peen.cli.frames import Metadata
 from peen.cli.framesocket import FrameSocket
 from peen.cli.reach import check_session_id, endpoint, running_controller
 from peen.cli.startup import load
-from peen.cli.streams import Write, stdout_writer
+from peen.cli.streams import OutputFailed, Write, stdout_writer
 from peen.control.lock import read_lock
 from peen.entropy import Entropy, SystemEntropy
 from peen.settings import Settings
@@ -69,9 +68,7 @@ def attach(session_id: str) -> int:
     except KeyboardInterrupt:
         return COMPLETED
     except OSError as failure:
-        if failure.errno == errno.EPIPE:  # who reads has seen enough
-            return COMPLETED
-        raise CommandEnds(f"standard output: {failure.strerror}", FAILED) from failure
+        raise OutputFailed(failure) from failure
 
 
 def finder(settings: Settings) -> Find:

@@ -11,6 +11,7 @@ import msgspec
 from peen.cli.client import CallRefused, Client, ConnectionLost
 from peen.cli.reach import endpoint
 from peen.cli.startup import load
+from peen.cli.streams import echo
 from peen.control.lock import read_lock
 from peen.entropy import SystemEntropy
 from peen.wire.rest import SessionPage
@@ -29,11 +30,11 @@ def status() -> None:
     settings = load()
     holder = read_lock(settings.state_dir)
     if holder is None:
-        click.echo("controller: not running")
+        echo("controller: not running")
         return
-    click.echo("controller: running")
-    click.echo(f"address: {holder.address or _socket_only(settings.control_socket)}")
-    click.echo(f"sessions: {_count_sessions(Client(endpoint(settings, holder), SystemEntropy()))}")
+    echo("controller: running")
+    echo(f"address: {holder.address or _socket_only(settings.control_socket)}")
+    echo(f"sessions: {_count_sessions(Client(endpoint(settings, holder), SystemEntropy()))}")
 
 
 def _socket_only(path: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 import click
 import trio
 
+from peen.cli.streams import echo
 from peen.entropy import SystemEntropy
 from peen.errors import ConfigurationInvalid
 from peen.model.script import load_script
@@ -77,7 +78,6 @@ async def _serve(server: UpstreamServer, host: str, port: int, base_path: str) -
             nursery.start_soon(partial(trio.serve_listeners, server.serve, listeners))
             bound = listeners[0].socket.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
-            click.echo(f"listening on http://{shown}:{bound}{base_path}")
-            sys.stdout.flush()
+            echo(f"listening on http://{shown}:{bound}{base_path}")
             async for _signal in signals:
                 nursery.cancel_scope.cancel()

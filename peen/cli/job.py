@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from base64 import b64decode
 from typing import Final, cast
@@ -11,10 +10,11 @@ import click
 import msgspec
 
 from peen.cli.client import Client
-from peen.cli.ends import REFUSED, CommandEnds, printable
+from peen.cli.ends import REFUSED, CommandEnds, printable, say
 from peen.cli.pausedwork import refusals
 from peen.cli.reach import check_session_id, running_controller
 from peen.cli.startup import load
+from peen.cli.streams import echo, put
 from peen.duration import format_duration_ms
 from peen.entropy import SystemEntropy
 from peen.ids import parse_uuid4
@@ -48,10 +48,10 @@ def list_(session_id: str, state: str | None, as_json: bool) -> None:
     with refusals(session_id):
         answer = _client().get(_PATH, session_id=session_id, query=query)
     if as_json:
-        click.echo(answer)
+        echo(answer)
         return
     for found in reversed(msgspec.json.decode(answer, type=JobPage).jobs):
-        click.echo(job_line(found))
+        echo(job_line(found))
 
 
 @job.command()
@@ -60,7 +60,10 @@ def list_(session_id: str, state: str | None, as_json: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True)
 def output(session_id: str, job_id: str, follow: bool, stream: str) -> None:
-    """Print what a job has printed, byte for byte: its standard output and its standard error each to the same."""
+    """Print what a job has printed, byte for byte: its standard output and its standard error each to the same.
+
+    Says so on standard error if some of it is not stored.
+    """
     check_session_id(session_id)
     _check_job_id(job_id, session_id)
     client, cursor = _client(), 0
@@ -69,15 +72,14 @@ def output(session_id: str, job_id: str, follow: bool, stream: str) -> None:
         with refusals(session_id):
             answer = client.get(f"{_PATH}/{job_id}/output", session_id=session_id, query=query)
         read = msgspec.json.decode(answer, type=JobOutputPage)
-        for line in read.lines:
-            (sys.stdout if line.stream == "stdout" else sys.stderr).buffer.write(printed(line))
-        sys.stdout.flush()
-        sys.stderr.flush()
+        put(_bytes_of(read, "stdout"), _bytes_of(read, "stderr"))
         cursor = read.next_cursor
         if not read.has_more:
             if not follow or read.state != "running":
-                return
+                break
             time.sleep(LOOK_S)
+    if read.output_missing:
+        say(f"{read.output_missing}; {read.unstored_bytes} bytes are missing")
 
 
 @job.command()
@@ -90,7 +92,7 @@ def signal(session_id: str, job_id: str, signal: str) -> None:
     _check_job_id(job_id, session_id)
     with refusals(session_id):
         told = send_signal(_client(), session_id, job_id, cast(JobSignalName, signal))
-    click.echo(f"{job_id}\tsignalled={str(told.signalled).lower()}\t{told.state}")
+    echo(f"{job_id}\tsignalled={str(told.signalled).lower()}\t{told.state}")
 
 
 def send_signal(client: Client, session_id: str, job_id: str, signal: JobSignalName) -> SignalAnswer:
@@ -117,6 +119,10 @@ def printed(line: JobOutputLine) -> bytes:
     """The bytes that the line stands for."""
     content = b64decode(line.content) if line.encoding == "base64" else line.content.encode()
     return content if line.continued else content + b"\n"
+
+
+def _bytes_of(page: JobOutputPage, stream: str) -> bytes:
+    return b"".join(printed(line) for line in page.lines if line.stream == stream)
 
 
 def _client() -> Client:

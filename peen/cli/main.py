@@ -13,8 +13,9 @@ from typing import Final, NoReturn
 import click
 
 from peen import __version__
-from peen.cli.ends import FAILED, INTERRUPTED, CommandEnds, code_of, say
+from peen.cli.ends import COMPLETED, FAILED, INTERRUPTED, CommandEnds, code_of, say
 from peen.cli.lazy import LazyGroup
+from peen.cli.streams import OutputFailed, is_unread
 from peen.errors import PeenError
 
 _COMMANDS: Final = {
@@ -30,9 +31,6 @@ _COMMANDS: Final = {
     "worker": "peen.cli.worker:worker",
     "dev": "peen.cli.dev:dev",
 }
-
-_PRINTERS: Final = ("click.utils", "peen.cli.streams")
-"""The modules that write to standard output."""
 
 GC_WHILE_STARTING: Final = 100_000
 """New objects between two collections, until a controller serves; commands that make none rarely reach it."""
@@ -57,7 +55,7 @@ def program() -> NoReturn:
     gc.set_threshold(GC_WHILE_STARTING, *gc.get_threshold()[1:])
     try:
         code = main()
-    except SystemExit as leaving:  # click ends like that when nobody reads
+    except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else FAILED
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -85,22 +83,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PeenError as error:
         say(str(error))
         return code_of(error)
-    except OSError as failure:
-        if failure.errno != errno.ENOSPC:  # a broken pipe is click's to end quietly; anything else is a bug
+    except OutputFailed as lost:
+        return _unprinted(lost)
+    except SystemExit:  # click's own way to end when nobody reads its help, and then it keeps the reason to itself
+        if not is_unread(1):
             raise
-        return _disk_full(failure)
+        return _unprinted(OutputFailed(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))))
+    except OSError as failure:
+        if _is_of_click(failure):
+            return _unprinted(OutputFailed(failure))
+        if failure.errno != errno.ENOSPC:  # a bug
+            raise
+        say(f"{failure.strerror}: free some in the directories of PEEN_STATE_DIR and PEEN_LOG_DIRECTORY")
+        return FAILED
     return code if isinstance(code, int) else 0
 
 
-def _disk_full(failure: OSError) -> int:
-    """A disk is full: the one behind standard output if that is what was written to, else one of ours."""
-    *_, (frame, _) = traceback.walk_tb(failure.__traceback__)
-    if frame.f_globals["__name__"] not in _PRINTERS:
-        say(f"{failure.strerror}: free some in the directories of PEEN_STATE_DIR and PEEN_LOG_DIRECTORY")
-        return FAILED
-    # Else the flush at exit fails once more, with words of its own.
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
-    say(f"standard output: {failure.strerror}")
+def _unprinted(lost: OutputFailed) -> int:
+    """Who reads has seen enough: that is no failure. Anything else is one."""
+    lost.silence()
+    if lost.is_unread:
+        return COMPLETED
+    say(str(lost))
     return FAILED
+
+
+def _is_of_click(failure: OSError) -> bool:
+    """It comes from printing a help text, which click does by itself."""
+    *_, (frame, _) = traceback.walk_tb(failure.__traceback__)
+    return bool(frame.f_globals["__name__"] == "click.utils")

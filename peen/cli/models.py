@@ -11,6 +11,7 @@ from peen.cli.client import CallRefused, Client
 from peen.cli.ends import COMPLETED, FAILED, REFUSED, CommandEnds, say
 from peen.cli.reach import endpoint
 from peen.cli.startup import load
+from peen.cli.streams import echo
 from peen.control.lock import read_lock
 from peen.entropy import Entropy, SystemEntropy
 from peen.settings import Settings
@@ -38,7 +39,7 @@ def models(as_json: bool) -> int:
         except CallRefused as refused:
             raise CommandEnds(str(refused), REFUSED) from refused
         found, is_startable = msgspec.json.decode(answer, type=ModelList), True
-    click.echo(encode(found) if as_json else readable(found), nl=as_json or bool(found.models))
+    echo(encode(found) if as_json else readable(found), nl=as_json or bool(found.models))
     return COMPLETED if is_startable else FAILED
 
 

@@ -12,6 +12,7 @@ from peen.cli.client import CallRefused
 from peen.cli.ends import FAILED, REFUSED, CommandEnds
 from peen.cli.reach import running_controller
 from peen.cli.startup import load
+from peen.cli.streams import echo
 from peen.duration import format_duration_ms, parse_duration_ms
 from peen.entropy import SystemEntropy
 from peen.wire.rest import Prune, Pruned, encode
@@ -43,7 +44,7 @@ def prune(older_than: str, yes: bool) -> None:
     except CallRefused as refused:
         raise CommandEnds(str(refused), REFUSED) from refused
     told = msgspec.json.decode(answer, type=Pruned)
-    click.echo(f"deleted={told.deleted}\tkeptPaused={told.kept_paused}\tfreedBytes={told.freed_bytes}")
+    echo(f"deleted={told.deleted}\tkeptPaused={told.kept_paused}\tfreedBytes={told.freed_bytes}")
 
 
 def _confirm(age: str) -> None:

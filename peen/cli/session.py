@@ -18,6 +18,7 @@ from peen.cli.pausedwork import decode_view, kept_work, paused_lines, refusals, 
 from peen.cli.reach import check_session_id, running_controller
 from peen.cli.remedy import open_refused
 from peen.cli.startup import load
+from peen.cli.streams import echo
 from peen.entropy import SystemEntropy
 from peen.wire.execution import ExecutionView, WaitingMessage
 from peen.wire.job import Job
@@ -84,7 +85,7 @@ def open_(directory: str) -> None:
         raise open_refused(refused, workspace, settings, borrowed=True) from refused
     opened = msgspec.json.decode(answer, type=OpenedSession)
     found = opened.session
-    click.echo(f"{found.id}\t{printable(found.workspace)}\tcreated={str(opened.created).lower()}")
+    echo(f"{found.id}\t{printable(found.workspace)}\tcreated={str(opened.created).lower()}")
 
 
 @session.command("list")
@@ -93,10 +94,10 @@ def list_(as_json: bool) -> None:
     """List sessions, the last used first."""
     answer = _get("/api/v1/sessions")
     if as_json:
-        click.echo(answer)
+        echo(answer)
         return
     for found in msgspec.json.decode(answer, type=SessionPage).items:
-        click.echo(f"{found.id}\t{printable(found.workspace)}\t{found.model}")
+        echo(f"{found.id}\t{printable(found.workspace)}\t{found.model}")
 
 
 @session.command()
@@ -120,9 +121,9 @@ def show(session_id: str, as_json: bool) -> None:
             "paused": [Raw(view) for view in kept.views],
             "waiting": kept.waiting,
         }
-        click.echo(msgspec.json.encode(document))
+        echo(msgspec.json.encode(document))
         return
-    click.echo(
+    echo(
         readable(
             msgspec.json.decode(found, type=Session),
             msgspec.json.decode(turns, type=TurnPage).turns,

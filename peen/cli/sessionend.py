@@ -13,6 +13,7 @@ from peen.cli.ends import FAILED, REFUSED, CommandEnds, printable
 from peen.cli.job import running_jobs, send_signal
 from peen.cli.reach import check_session_id, running_controller
 from peen.cli.startup import load
+from peen.cli.streams import echo
 from peen.entropy import SystemEntropy
 from peen.wire.rest import CancelAccepted, Session
 
@@ -36,9 +37,9 @@ def stop(session_id: str, jobs: bool) -> None:
     except CallRefused as refused:
         raise CommandEnds(str(refused), REFUSED) from refused
     told = msgspec.json.decode(answer, type=CancelAccepted)
-    click.echo(f"{session_id}\tcancelRequested={str(told.cancel_requested).lower()}")
+    echo(f"{session_id}\tcancelRequested={str(told.cancel_requested).lower()}")
     for job_id in ending:
-        click.echo(f"{job_id}\tsignalled=true")
+        echo(f"{job_id}\tsignalled=true")
 
 
 def _stop_jobs(client: Client, session_id: str) -> list[str]:
@@ -64,7 +65,7 @@ def delete(session_id: str, yes: bool) -> None:
     except CallRefused as refused:
         remedy = f"; stop it with: peen session stop {session_id}" if refused.error_code == "SESSION_BUSY" else ""
         raise CommandEnds(f"{refused}{remedy}", REFUSED) from refused
-    click.echo(f"{session_id}\tdeleted=true")
+    echo(f"{session_id}\tdeleted=true")
 
 
 def _confirm(client: Client, session_id: str) -> None:

@@ -25,6 +25,7 @@ from peen.cli.pausedwork import (
 )
 from peen.cli.reach import check_session_id, running_controller
 from peen.cli.startup import load
+from peen.cli.streams import echo
 from peen.entropy import SystemEntropy
 from peen.ids import parse_uuid4
 from peen.wire.execution import (
@@ -77,7 +78,7 @@ def continue_(
     after = _go_on(client, session_id, view, given)
     revision = (after.execution.state, after.execution.control_revision)
     is_resumed = revision != ("paused", view.execution.control_revision)
-    click.echo(f"{session_id}\t{view.execution.id}\tresumed={str(is_resumed).lower()}")
+    echo(f"{session_id}\t{view.execution.id}\tresumed={str(is_resumed).lower()}")
     if not is_resumed:
         say("another turn runs; the paused work goes on when it has ended")
 
@@ -93,7 +94,7 @@ def abandon(session_id: str, execution: str | None) -> None:
         found = _chosen(client, session_id, execution, verb="abandon").execution
         body = encode(AbandonExecution(control_revision=found.control_revision))
         client.post(f"{path_of(found.id)}/abandon", body, session_id=session_id)
-    click.echo(f"{session_id}\t{found.id}\tabandoned=true")
+    echo(f"{session_id}\t{found.id}\tabandoned=true")
 
 
 def _chosen(client: Client, session_id: str, execution_id: str | None, *, verb: str) -> ExecutionView:
@@ -168,7 +169,7 @@ def _continue_message(session_id: str, request_id: str) -> None:
     with refusals(session_id):
         body = ContinueInput(request_id=request_id, stop_revision=_stop_revision(client, session_id))
         client.post("/api/v1/session/continue", encode(body), session_id=session_id)
-    click.echo(f"{session_id}\t{request_id}\tcontinued=true")
+    echo(f"{session_id}\t{request_id}\tcontinued=true")
 
 
 def _stop_revision(client: Client, session_id: str) -> int:

@@ -12,6 +12,7 @@ import click
 
 from peen.cli.ends import FAILED, CommandEnds
 from peen.cli.startup import load
+from peen.cli.streams import echo
 from peen.control.lock import LockInfo, process_start_time, read_lock
 from peen.entropy import Entropy, SystemEntropy
 
@@ -27,7 +28,7 @@ def stop() -> None:
     settings = load()
     limit_s = settings.shutdown_timeout_ms / 1000 + GRACE_S
     stopped = stop_controller(settings.state_dir, limit_s=limit_s, entropy=SystemEntropy())
-    click.echo("stopped" if stopped else "controller: not running")
+    echo("stopped" if stopped else "controller: not running")
 
 
 def stop_controller(state_dir: Path, *, limit_s: float, entropy: Entropy) -> bool:

@@ -29,6 +29,7 @@ from peen.model.route import preloads
 from peen.session.actor import Household, Link
 from peen.session.ending import interrupted
 from peen.session.history import RunHistory
+from peen.session.outputroom import OutputRoom
 from peen.session.records import GenerationRecords
 from peen.session.recovery import recover, unended
 from peen.session.registry import Sessions
@@ -179,7 +180,15 @@ async def _assemble(
     history = RunHistory(settings.state_dir / WORKFLOWS_NAME, database, entropy)
     blobs = await Blobs.open(database)
     terms = Terms(Prices(settings.upstreams), settings.max_session_tokens, picos(settings.max_session_cost_usd))
-    records = GenerationRecords(database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution, terms=terms)
+    room = OutputRoom(
+        database.path,
+        min_free_bytes=settings.job_output_min_free_bytes,
+        max_job_bytes=settings.max_job_output_bytes,
+        now_s=entropy.monotonic_s,
+    )
+    records = GenerationRecords(
+        database, blobs, entropy, clock_ms=clock_ms, on_run=history.note_execution, terms=terms, room=room
+    )
 
     def calls(_session_id: str, generation_id: str) -> CallHandler:
         return records.calls(generation_id, registry.turn_ended).handle

@@ -234,7 +234,14 @@ class Job:
         chunks = await self._log.rest()
         state, exit_code, detail = self._outcome()
         self._end = EndJob(
-            job_id=self.job_id, pid=self.pid, state=state, exit_code=exit_code, failure_detail=detail, chunks=chunks
+            job_id=self.job_id,
+            pid=self.pid,
+            state=state,
+            exit_code=exit_code,
+            failure_detail=detail,
+            chunks=chunks,
+            unstored_bytes=self._log.unstored_bytes,
+            output_missing=self._log.missing,
         )
         if not self._is_detached:
             # Whoever waits commits behind this call, and so need not wait for its answer: both are one transaction.
@@ -254,8 +261,8 @@ class Job:
             log.error("the end of a command was not stored", job_id=self.job_id, error=str(refused))
 
     def _outcome(self) -> tuple[EndState, int, str]:
-        if self._log.trouble:
-            return "failed", -1, self._log.trouble
+        if self._log.failure:
+            return "failed", -1, self._log.failure
         if self.status is None:
             return "failed", -1, "it could not be ended"
         if self.status < 0 or self._is_left_signalled:

@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
+import structlog
 import trio
 
-from peen.errors import LinkLost, PeenError
+from peen.errors import LinkLost, PeenError, StorageFull
 from peen.job.calls import Calls, Pending
 from peen.tool.output import whole_characters
 from peen.wire.jobcalls import AppendJobOutput, JobOutputAppended
 from peen.wire.joboutput import MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_PIECE_BYTES, OutputChunk
 
+log = structlog.get_logger(__name__)
+
 FLUSH_S: Final = 0.05
 """How long complete lines wait for more, and an incomplete one for its end."""
 WINDOW: Final = 8
 """Chunks that may be on their way unanswered: whoever prints faster than the disk writes has to wait."""
+TELL_S: Final = 1.0
+"""How often it is told how much is not stored, while more of it comes."""
+DISCARD_S: Final = 0.001
+"""A pause behind each read of what is not stored: about as fast as a disk, so that `yes` leaves the worker its time."""
+_FULL: Final = "the disk of PEEN_STATE_DIR was full"
+
+
+class _Sent(NamedTuple):
+    answer: Pending[JobOutputAppended]
+    first: int
+    size: int
 
 
 class OutputLog:
     """The output of one job.
 
-    Owns: what was not sent yet, at most one chunk and the beginning of a line of each stream. `trouble` says why what
-    came later is not stored; it is taken in all the same, so that nobody who prints has to wait for ever.
+    Owns: what was not sent yet, at most one chunk and the beginning of a line of each stream.
+
+    `missing` says why what came later is not stored, because of a limit or a full disk, and `unstored_bytes` how much
+    that is; `failure` that the store failed. Then output is taken in all the same, so that nobody who prints has to
+    wait for ever.
     """
 
     def __init__(self, job_id: str, calls: Calls) -> None:
@@ -35,8 +52,15 @@ class OutputLog:
         self._tails = (bytearray(), bytearray())
         self._fresh = [False, False]
         self._waiting = trio.Event()
-        self._sent: deque[Pending[JobOutputAppended]] = deque()
-        self.trouble = ""
+        self._sent: deque[_Sent] = deque()
+        self._lost = trio.Event()
+        self.missing = self.failure = ""
+        self.unstored_bytes = 0
+
+    @property
+    def trouble(self) -> str:
+        """Why not all of it is stored; empty if it is."""
+        return self.failure or self.missing
 
     @property
     def last(self) -> int:
@@ -45,6 +69,10 @@ class OutputLog:
 
     async def take(self, stream: int, data: bytes) -> None:
         """Take in what one stream gave. Returns when more may come. Raises: LinkLost."""
+        if self.trouble:
+            self._lose(len(data))
+            await trio.sleep(DISCARD_S)
+            return
         tail = self._tails[stream]
         tail += data
         self._fresh[stream] = True
@@ -61,6 +89,27 @@ class OutputLog:
 
     async def run(self) -> None:
         """Send what waits, in time. Never returns: it is cancelled when the job has ended. Raises: LinkLost."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell)
+            await self._flush()
+
+    async def _tell(self) -> None:
+        """While the job runs, tell what is missing already; the rest is told with its end."""
+        while True:
+            await self._lost.wait()
+            self._lost = trio.Event()
+            missing, count = self.missing, self.unstored_bytes
+            request = AppendJobOutput(job_id=self._job_id, chunks=[], unstored_bytes=count, output_missing=missing)
+            try:
+                await self._calls.call(request, JobOutputAppended)
+            except LinkLost:
+                raise
+            except PeenError:  # a full disk, for one
+                self._lost.set()  # it is told again, and with the end
+                log.info("what is missing of a job's output could not be recorded yet", job_id=self._job_id)
+            await trio.sleep(TELL_S)
+
+    async def _flush(self) -> None:
         while True:
             await self._waiting.wait()
             self._waiting = trio.Event()
@@ -92,7 +141,13 @@ class OutputLog:
         for stream in range(len(self._tails)):
             self._add_tail(stream, goes_on=False)
         await self.stored()
-        return [self._taken()] if self._words and not self.trouble else []
+        if not self._words:
+            return []
+        chunk = self._taken()
+        if self.trouble:
+            self._lose(len(chunk.data))
+            return []
+        return [chunk]
 
     def _add_lines(self, stream: int, complete: bytes) -> None:
         """Add whole lines, the last line end included."""
@@ -138,9 +193,12 @@ class OutputLog:
         if not self._words:
             return
         chunk = self._taken()
-        if not self.trouble:
-            request = AppendJobOutput(job_id=self._job_id, chunks=[chunk])
-            self._sent.append(self._calls.call_soon(request, JobOutputAppended))
+        if self.trouble:
+            self._lose(len(chunk.data))
+            return
+        request = AppendJobOutput(job_id=self._job_id, chunks=[chunk])
+        answer = self._calls.call_soon(request, JobOutputAppended)
+        self._sent.append(_Sent(answer, chunk.first, len(chunk.data)))
 
     def _taken(self) -> OutputChunk:
         index = struct.pack(f"<{len(self._words)}I", *self._words)
@@ -152,15 +210,32 @@ class OutputLog:
     async def _settle(self, most: int) -> None:
         """Wait until no more than `most` chunks are unanswered. Raises: LinkLost."""
         while len(self._sent) > most:
-            pending = self._sent[0]
-            await pending.done.wait()
-            if not self._sent or self._sent[0] is not pending:
+            sent = self._sent[0]
+            await sent.answer.done.wait()
+            if not self._sent or self._sent[0] is not sent:
                 continue  # another task has seen to it
             self._sent.popleft()
-            try:
-                pending.result()
-            except LinkLost:
-                raise
-            except PeenError as refused:
-                # Chunks behind a gap are refused as well: the first reason is the one that counts.
-                self.trouble = self.trouble or f"its output was stored in part only: {refused}"
+            self._hear(sent)
+
+    def _hear(self, sent: _Sent) -> None:
+        """What became of one chunk. The first reason counts: chunks behind a gap are refused as well."""
+        why = ""
+        try:
+            stored = sent.answer.result()
+        except LinkLost:
+            raise
+        except PeenError as refused:
+            if isinstance(refused, StorageFull):
+                why = f"what it printed behind number {sent.first - 1} is not stored: {_FULL}"
+            elif not self.trouble:
+                self.failure = f"its output was stored in part only: {refused}"
+            self._lose(sent.size, why)
+        else:
+            if stored.output_missing:
+                self._lose(stored.unstored_bytes, stored.output_missing)
+
+    def _lose(self, size: int, why: str = "") -> None:
+        self.missing = self.missing or why
+        self.unstored_bytes += size
+        if self.missing:
+            self._lost.set()

@@ -16,7 +16,7 @@ from peen.session.notices import MAX_SUMMARY_BYTES, record
 from peen.session.writes import Writer
 from peen.store import executions, generations, jobs
 from peen.store.database import Reader, Tx
-from peen.store.jobs import JobRow, Owner
+from peen.store.jobs import ALL, Allowance, JobRow, Missing, Owner
 from peen.wire.jobcalls import (
     AppendJobOutput,
     CreateJob,
@@ -48,13 +48,17 @@ _HOW: Final = {"signalled": "was terminated by a signal", "failed": "failed to r
 
 
 class EndedJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Data of a `job.*` notice. `exit_code` is -1 unless the command exited; `reason` is told of an interrupted one."""
+    """Data of a `job.*` notice. `exit_code` is -1 unless the command exited; `reason` is told of an interrupted one.
+
+    `unstored_bytes` of its output cannot be read again.
+    """
 
     job_id: str
     exit_code: int
     duration_ms: int
     duration: str
     reason: str | None = None
+    unstored_bytes: int = 0
 
 
 def create(tx: Tx, writer: Writer, request: CreateJob, *, at_ms: int) -> JobCreated:
@@ -93,9 +97,20 @@ def detach(tx: Tx, writer: Writer, request: DetachJob, *, at_ms: int) -> JobDeta
     return JobDetached()
 
 
-def append(tx: Tx, writer: Writer, request: AppendJobOutput, *, at_ms: int) -> JobOutputAppended:
-    jobs.append(tx, _owner(writer), UUID(request.job_id).bytes, request.chunks, at_ms=at_ms)
-    return JobOutputAppended()
+def append(
+    tx: Tx, writer: Writer, request: AppendJobOutput, *, at_ms: int, allowance: Allowance = ALL
+) -> JobOutputAppended:
+    """What is printed, as far as it may be stored, and what the worker no longer sends."""
+    left_out = jobs.append(
+        tx,
+        _owner(writer),
+        UUID(request.job_id).bytes,
+        request.chunks,
+        at_ms=at_ms,
+        allowance=allowance,
+        missing=Missing(request.unstored_bytes, request.output_missing),
+    )
+    return JobOutputAppended(unstored_bytes=left_out.unstored_bytes, output_missing=left_out.text)
 
 
 def record_signal(tx: Tx, writer: Writer, request: RecordJobSignal, *, at_ms: int) -> JobSignalRecorded:
@@ -108,19 +123,20 @@ def record_signal(tx: Tx, writer: Writer, request: RecordJobSignal, *, at_ms: in
     return JobSignalRecorded(found=True, accepted=accepted, state=cast(JobState, job.state))
 
 
-def end(tx: Tx, writer: Writer, request: EndJob, *, at_ms: int) -> JobEnded:
+def end(tx: Tx, writer: Writer, request: EndJob, *, at_ms: int, allowance: Allowance = ALL) -> JobEnded:
     """The last output and the end; with them, if the handle was returned, the notice about it."""
-    owner, job_id = _owner(writer), UUID(request.job_id).bytes
-    jobs.append(tx, owner, job_id, request.chunks, at_ms=at_ms)
     job = jobs.end(
         tx,
-        owner,
-        job_id,
+        _owner(writer),
+        UUID(request.job_id).bytes,
         state=request.state,
         exit_code=request.exit_code,
         detail=request.failure_detail,
         pid=request.pid,
         at_ms=at_ms,
+        chunks=request.chunks,
+        allowance=allowance,
+        missing=Missing(request.unstored_bytes, request.output_missing),
     )
     if job.is_detached:
         _report(tx, job)
@@ -210,6 +226,8 @@ def record_of(job: JobRow, now_ms: int) -> JobRecord:
         failure_detail=job.failure_detail,
         lines=job.line_count,
         bytes=job.byte_count,
+        unstored_bytes=job.unstored_bytes,
+        output_missing=job.output_missing,
         started_at=rfc3339(job.started_at_ms),
         ended_at=None if job.ended_at_ms is None else rfc3339(job.ended_at_ms),
         duration_ms=duration_ms(job, now_ms),
@@ -228,8 +246,10 @@ def _report(tx: Tx, job: JobRow) -> None:
         duration_ms=took_ms,
         duration=format_duration_ms(took_ms),
         reason="interrupted" if job.state == "interrupted" else None,
+        unstored_bytes=job.unstored_bytes,
     )
-    tail = f") {how}"
+    missing = f"; {job.unstored_bytes} bytes of its output are not stored" if job.output_missing else ""
+    tail = f") {how}{missing}"
     head = cut(f"job {job_id} ({job.purpose}", MAX_SUMMARY_BYTES - len(tail))
     record(
         tx,

@@ -9,6 +9,7 @@ from uuid import UUID
 from peen.entropy import Entropy
 from peen.ids import SessionNo
 from peen.session import jobs
+from peen.session.outputroom import OutputRoom
 from peen.session.serve import WorkerCalls
 from peen.session.spending import Terms
 from peen.session.writes import TurnEnd, Writer
@@ -29,13 +30,14 @@ class GenerationRecords:
         clock_ms: Callable[[], int] | None = None,
         on_run: Callable[[bytes], None] | None = None,
         terms: Terms | None = None,
+        room: OutputRoom | None = None,
     ) -> None:
         """`clock_ms` is the clock of leases; without one it is the monotonic clock of `entropy`.
 
         `on_run` hears of every execution that a worker has taken hold of. Without `terms` no price is known, and
-        nothing limits a session.
+        nothing limits a session; without `room` nothing limits what jobs print.
         """
-        self._terms = terms or Terms()
+        self._terms, self._room = terms or Terms(), room
         self._database, self._blobs, self._entropy = database, blobs, entropy
         self._clock_ms, self._on_run = clock_ms, on_run
 
@@ -109,4 +111,5 @@ class GenerationRecords:
             on_end=lambda end: on_end(end, writer.session_no),
             clock_ms=self._clock_ms,
             on_run=self._on_run,
+            room=self._room,
         )

@@ -15,6 +15,7 @@ from msgspec import Raw
 from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
 from peen.session import agentwork, blobwork, jobs, writes
+from peen.session.outputroom import OutputRoom
 from peen.session.writes import TurnEnd, Writer
 from peen.store.blobs.errors import BlobDamaged, BlobMissing
 from peen.store.database import Change, Database
@@ -93,12 +94,14 @@ class WorkerCalls:
         on_end: Callable[[TurnEnd], None],
         clock_ms: Callable[[], int] | None = None,
         on_run: Callable[[bytes], None] | None = None,
+        room: OutputRoom | None = None,
     ) -> None:
         """`clock_ms` is the clock of leases, the same one that the watch over them goes by.
 
-        `on_run` hears, on the Trio thread, of every execution that the worker has taken hold of.
+        `on_run` hears, on the Trio thread, of every execution that the worker has taken hold of. Without `room` all
+        that jobs print is stored.
         """
-        self._on_run = on_run or _nobody
+        self._on_run, self._room = on_run or _nobody, room
         self._database, self._writer, self._entropy, self._on_end = database, writer, entropy, on_end
         self._clock_ms = clock_ms or partial(monotonic_ms, entropy)
 
@@ -208,7 +211,11 @@ class WorkerCalls:
 
     def _change_job(self, method: str, payload: Raw, reply: Reply) -> None:
         decode, function = _JOB_CHANGES[method]
-        change = partial(function, writer=self._writer, request=decode(payload), at_ms=self._entropy.now_ms())
+        request = decode(payload)
+        change = partial(function, writer=self._writer, request=request, at_ms=self._entropy.now_ms())
+        if self._room is not None and isinstance(request, AppendJobOutput | EndJob):
+            size = sum(len(chunk.data) + len(chunk.index) for chunk in request.chunks)
+            change = partial(change, allowance=self._room.allowance(size))
         # What is going on must be recorded although the disk is full, like the end of a turn.
         self._submit(change, reply, answer=_same, terminal=method in ("job.end", "job.detach"))
 

@@ -89,6 +89,8 @@ class Settings:
     tool_max_diff_bytes: int
     tool_max_remove_entries: int
     tool_max_command_output_bytes: int
+    max_job_output_bytes: int
+    job_output_min_free_bytes: int | None
     mcp_startup_timeout_ms: int
 
     default_hook_command_timeout_ms: int

@@ -241,6 +241,13 @@ def _tools() -> list[Variable]:
         limit("PEEN_TOOL_MAX_REMOVE_ENTRIES", Kind.COUNT, "20000", "Entries of one removePath.", example="1000"),
         limit("PEEN_TOOL_MAX_COMMAND_OUTPUT_BYTES", Kind.BYTES, "65536", "Output kept of a command, each stream.",
               example="131072"),
+        Variable(name="PEEN_MAX_JOB_OUTPUT_BYTES", kind=Kind.BYTES, section="Tools", default="1073741824", zero="value",
+                 most=2**50, example="104857600",
+                 meaning="Output stored of one command; later output is not; 0 is no limit."),
+        Variable(name="PEEN_JOB_OUTPUT_MIN_FREE_BYTES", kind=Kind.BYTES, section="Tools", zero="value", most=2**50,
+                 example="1073741824", unset="5 % of the disk, at least 16 and at most 512 MiB",
+                 meaning="With less free space on the disk of PEEN_STATE_DIR no output of commands is stored; 0 is no "
+                         "floor."),
         limit("PEEN_MCP_STARTUP_TIMEOUT", Kind.DURATION, "10s", "Start of one MCP server.", example="30s"),
     ]  # fmt: skip
 

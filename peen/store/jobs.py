@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from peen.errors import StaleClaim
 from peen.ids import SessionNo
 from peen.store import keys
 from peen.store.database import Reader, Tx
-from peen.wire.joboutput import NumberedPiece, OutputChunk, pieces_of, streams_of
+from peen.wire.joboutput import NumberedPiece, OutputChunk, Piece, chunk_of, pieces_of, streams_of
 
 BOTH: Final = 3
+
+
+class Allowance(NamedTuple):
+    """What may be stored of a job's output: `max_bytes` in all (0: no limit), nothing if there is a `refusal`."""
+
+    max_bytes: int = 0
+    max_text: str = ""
+    refusal: str = ""
+
+
+class Missing(NamedTuple):
+    """Output that is not stored, and from where on and why; nothing is missing where `text` is empty."""
+
+    unstored_bytes: int = 0
+    text: str = ""
+
+
+ALL: Final = Allowance()
+NOTHING_MISSING: Final = Missing()
 
 
 class JobRow(NamedTuple):
@@ -29,6 +48,8 @@ class JobRow(NamedTuple):
     state: str
     exit_code: int
     failure_detail: str
+    unstored_bytes: int
+    output_missing: str
     is_detached: bool
     line_count: int
     byte_count: int
@@ -51,7 +72,8 @@ class StoredPiece(NamedTuple):
 
 _SELECT: Final = """
 SELECT j.no, j.id, j.session_no, t.id, j.execution_no, g.id, j.call_id, j.pid, j.purpose, j.command, j.directory,
-       j.state, j.exit_code, j.failure_detail, j.is_detached, j.line_count, j.byte_count, j.started_at_ms, j.ended_at_ms
+       j.state, j.exit_code, j.failure_detail, 0, '', j.is_detached, j.line_count, j.byte_count, j.started_at_ms,
+       j.ended_at_ms
   FROM job j JOIN turn t ON t.no = j.turn_no JOIN generation g ON g.no = j.generation_no
 """
 _BY_ID: Final = f"{_SELECT} WHERE j.id = ? AND j.session_no = ?"
@@ -63,7 +85,7 @@ _PAGE: Final = f"""
 """
 _RUNNING: Final = "SELECT EXISTS (SELECT 1 FROM job WHERE session_no = ? AND state = 'running')"
 _LEFT: Final = """
-SELECT no FROM job WHERE session_no = ? AND generation_no = ? AND state = 'running' ORDER BY no
+SELECT no, failure_detail FROM job WHERE session_no = ? AND generation_no = ? AND state = 'running' ORDER BY no
 """
 _CREATE: Final = """
 INSERT INTO job (id, session_no, turn_no, execution_no, generation_no, call_id, purpose, command, directory, state,
@@ -76,6 +98,8 @@ _MINE: Final = """
    AND EXISTS (SELECT 1 FROM generation WHERE no = :generation AND ended_at_ms IS NULL)
 """
 _STARTED: Final = f"UPDATE job SET pid = :pid {_MINE} RETURNING no"
+_WRITTEN: Final = f"SELECT no, line_count, byte_count, failure_detail FROM job {_MINE}"
+_DETAIL: Final = "UPDATE job SET failure_detail = ? WHERE no = ?"
 _DETACH: Final = f"UPDATE job SET pid = :pid, is_detached = 1 {_MINE} RETURNING no"
 _GROW: Final = f"""
 UPDATE job SET line_count = :first - 1 + :lines, byte_count = byte_count + :bytes {_MINE} AND line_count = :first - 1
@@ -148,13 +172,47 @@ def detach(tx: Tx, owner: Owner, job_id: bytes, *, pid: int) -> None:
     _mine(tx, _DETACH, owner, job_id, pid=pid)
 
 
-def append(tx: Tx, owner: Owner, job_id: bytes, chunks: Sequence[OutputChunk], *, at_ms: int) -> None:
-    """Keep output that follows what is there. Raises: ValidationFailed; StaleClaim, also for a gap."""
+def append(
+    tx: Tx,
+    owner: Owner,
+    job_id: bytes,
+    chunks: Sequence[OutputChunk],
+    *,
+    at_ms: int,
+    allowance: Allowance = ALL,
+    missing: Missing = NOTHING_MISSING,
+) -> Missing:
+    """Keep output that follows what is there, as far as that is allowed; what was left out of it.
+
+    Once some was left out, nothing of this job is kept any more: what is stored is its beginning, without a gap.
+    `missing` is what the worker has left out so far.
+    Raises: ValidationFailed; StaleClaim, also for a gap.
+    """
+    row = _mine(tx, _WRITTEN, owner, job_id)
+    no, line_count, byte_count, detail = int(row[0]), int(row[1]), int(row[2]), str(row[3])
+    failure, stored = _parted(detail)
+    text, left_out = stored.text or missing.text, 0
     for chunk in chunks:
-        streams = streams_of(chunk)
-        size = {"first": chunk.first, "lines": chunk.count, "bytes": len(chunk.data)}
-        no = _mine(tx, _GROW, owner, job_id, **size)
-        tx.execute(_KEEP, (keys.join(no, chunk.first), streams, chunk.index, chunk.data, at_ms))
+        streams_of(chunk)  # whether it is well-formed
+        kept, reason = _allowed(chunk, byte_count, allowance)
+        if kept is not None and not text:
+            size = {"first": kept.first, "lines": kept.count, "bytes": len(kept.data)}
+            _mine(tx, _GROW, owner, job_id, **size)
+            tx.execute(_KEEP, (keys.join(no, kept.first), streams_of(kept), kept.index, kept.data, at_ms))
+            line_count, byte_count = line_count + kept.count, byte_count + len(kept.data)
+            left_out += len(chunk.data) - len(kept.data)
+        else:
+            left_out += len(chunk.data)
+        if reason and not text:
+            text = f"what it printed behind number {line_count} is not stored: {reason}"
+    if not text:
+        return NOTHING_MISSING
+    told = Missing(max(stored.unstored_bytes, missing.unstored_bytes), text)
+    # Not for each refused chunk: the worker counts, and tells now and then.
+    if told != stored:
+        first = left_out if stored == NOTHING_MISSING else 0
+        tx.execute(_DETAIL, (_joined(failure, Missing(told.unstored_bytes + first, text)), no))
+    return Missing(left_out, text)
 
 
 def end(
@@ -167,9 +225,15 @@ def end(
     detail: str,
     pid: int | None,
     at_ms: int,
+    chunks: Sequence[OutputChunk] = (),
+    allowance: Allowance = ALL,
+    missing: Missing = NOTHING_MISSING,
 ) -> JobRow:
-    """The job as it has ended."""
-    no = _mine(tx, _END, owner, job_id, state=state, exit_code=exit_code, detail=detail, pid=pid, at=at_ms)
+    """The last output, and the job as it has ended. `missing` is all that the worker has left out."""
+    last = append(tx, owner, job_id, chunks, at_ms=at_ms, allowance=allowance, missing=missing)
+    total = Missing(missing.unstored_bytes + last.unstored_bytes, last.text)
+    detail = _joined(detail, total)
+    (no,) = _mine(tx, _END, owner, job_id, state=state, exit_code=exit_code, detail=detail, pid=pid, at=at_ms)
     row = tx.row(_BY_NO, (no,))
     assert row is not None
     return _row(row)
@@ -178,8 +242,8 @@ def end(
 def end_left(tx: Tx, owner: Owner, *, detail: str, at_ms: int) -> list[JobRow]:
     """End, as interrupted, what a generation that is gone still ran; these, oldest first."""
     found = []
-    for (no,) in tx.rows(_LEFT, owner):
-        tx.execute(_LOSE, {"no": no, "detail": detail, "at": at_ms})
+    for no, before in tx.rows(_LEFT, owner):
+        tx.execute(_LOSE, {"no": no, "detail": _joined(detail, _parted(before)[1]), "at": at_ms})
         row = tx.row(_BY_NO, (no,))
         assert row is not None
         found.append(_row(row))
@@ -243,14 +307,50 @@ def signals(db: Reader | Tx, job_no: int, *, limit: int, offset: int) -> list[Si
     ]
 
 
-def _mine(tx: Tx, statement: str, owner: Owner, job_id: bytes, **values: int | str | None) -> int:
+def _allowed(chunk: OutputChunk, byte_count: int, allowance: Allowance) -> tuple[OutputChunk | None, str]:
+    """What may be kept of a chunk, and why not all of it."""
+    if allowance.refusal:
+        return None, allowance.refusal
+    room = allowance.max_bytes - byte_count
+    if not allowance.max_bytes or len(chunk.data) <= room:
+        return chunk, ""
+    kept: list[Piece] = []
+    for piece in pieces_of(chunk.first, chunk.index, chunk.data):
+        room -= len(piece.data)
+        if room < 0:
+            break
+        kept.append(Piece(piece.stream, piece.goes_on, piece.data))
+    return chunk_of(chunk.first, kept) if kept else None, allowance.max_text
+
+
+# `failure_detail` holds why the command failed and, behind a line end, what of its output is missing: bytes and text.
+def _joined(failure: str, missing: Missing) -> str:
+    failure = " ".join(failure.splitlines())
+    return f"{failure}\n{missing.unstored_bytes} {missing.text}" if missing.text else failure
+
+
+def _parted(detail: str) -> tuple[str, Missing]:
+    failure, _, rest = detail.partition("\n")
+    if not rest:
+        return failure, NOTHING_MISSING
+    count, _, text = rest.partition(" ")
+    return failure, Missing(int(count), text)
+
+
+def _mine(tx: Tx, statement: str, owner: Owner, job_id: bytes, **values: int | str | None) -> tuple[Any, ...]:
     bindings = {"id": job_id, "session": owner.session_no, "generation": owner.generation_no, **values}
     row = tx.row(statement, bindings)
     if row is None:
         raise StaleClaim("this job does not run under this worker generation (any more)")
-    return int(row[0])
+    return row
 
 
 def _row(row: tuple[object, ...]) -> JobRow:
     found = JobRow._make(row)
-    return found._replace(is_detached=bool(found.is_detached))
+    failure, missing = _parted(found.failure_detail)
+    return found._replace(
+        failure_detail=failure,
+        unstored_bytes=missing.unstored_bytes,
+        output_missing=missing.text,
+        is_detached=bool(found.is_detached),
+    )

@@ -11,7 +11,7 @@ from peen.tool.base import ToolArguments, ToolContext, ToolResult
 from peen.tool.bounds import fit_head, json_bytes, readable
 from peen.tool.jobs import SessionJobs
 from peen.tool.output import clean
-from peen.wire.jobcalls import JobRead, JobState, StreamName, StreamRead
+from peen.wire.jobcalls import JobRead, JobRecord, JobState, StreamName, StreamRead
 
 MAX_LINES: Final = 500
 _ENVELOPE_BYTES: Final = 480
@@ -59,8 +59,8 @@ async def read_output(
     """The lines behind the cursors, as a model sees them, and as many of them as a result can hold."""
     if parse_uuid4(arguments.job_id) is None:
         return JobOutput(job_id=arguments.job_id[:64], found=False, note=UNKNOWN_JOB)
-    room = max(context.max_result_bytes - _ENVELOPE_BYTES - json_bytes(note), _MIN_BYTES)
-    max_bytes = room
+    most = context.max_result_bytes - _ENVELOPE_BYTES
+    max_bytes = max(most - json_bytes(note), _MIN_BYTES)
     while True:
         read = await jobs.read(
             arguments.job_id,
@@ -69,17 +69,20 @@ async def read_output(
             max_lines=max_lines,
             max_bytes=max_bytes,
         )
+        if read.job is None:
+            return JobOutput(job_id=arguments.job_id, found=False, note=UNKNOWN_JOB)
+        told = _note(read.job, note)
+        room = max(most - json_bytes(told), _MIN_BYTES)
         stdout, stderr = _text(read.stdout), _text(read.stderr)
         if json_bytes(stdout) + json_bytes(stderr) <= room or max_bytes <= 1:
             break
         max_bytes //= 2  # fewer lines, not shorter ones: the cursors stay true
-    return _shown(read, arguments, stdout, stderr, room, note)
+    return _shown(read, read.job, arguments, stdout, stderr, room, told)
 
 
-def _shown(read: JobRead, arguments: CursorArguments, stdout: str, stderr: str, room: int, note: str) -> JobOutput:
-    job = read.job
-    if job is None:
-        return JobOutput(job_id=arguments.job_id, found=False, note=UNKNOWN_JOB)
+def _shown(
+    read: JobRead, job: JobRecord, arguments: CursorArguments, stdout: str, stderr: str, room: int, note: str
+) -> JobOutput:
     # One line of each alone may still be too long for a small window.
     stdout = fit_head(stdout, max(room // 2, room - json_bytes(stderr)))
     stderr = fit_head(stderr, room - json_bytes(stdout))
@@ -95,8 +98,13 @@ def _shown(read: JobRead, arguments: CursorArguments, stdout: str, stderr: str, 
         next_stdout_cursor=arguments.stdout_cursor if read.stdout is None else read.stdout.cursor,
         next_stderr_cursor=arguments.stderr_cursor if read.stderr is None else read.stderr.cursor,
         more=any(part is not None and part.cut for part in (read.stdout, read.stderr)),
-        note=" ".join(part for part in (note, job.failure_detail) if part),
+        note=note,
     )
+
+
+def _note(job: JobRecord, note: str) -> str:
+    missing = f"Not all of its output can be read: {job.output_missing} ({job.unstored_bytes} bytes so far)."
+    return " ".join(part for part in (note, job.failure_detail, missing if job.output_missing else "") if part)
 
 
 def _text(read: StreamRead | None) -> str:

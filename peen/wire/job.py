@@ -12,7 +12,8 @@ class Job(Answer, frozen=True, kw_only=True):
     """A command. `detached`: its call returned while it went on, so that its end is told by a notice.
 
     `pid` is 0 until the process is known, `exit_code` -1 unless it exited, `agent_run_id` that of a child's command.
-    `lines` and `bytes` count what is stored of its output.
+    `lines` and `bytes` count what is stored of its output. `output_missing`, if there is one, says from which line on
+    nothing more is stored, and why; `unstored_bytes` how much that is so far. It changes nothing about the end.
     """
 
     job_id: str
@@ -31,6 +32,8 @@ class Job(Answer, frozen=True, kw_only=True):
     failure_detail: str
     lines: int
     bytes: int
+    unstored_bytes: int = 0
+    output_missing: str = ""
     started_at: str
     ended_at: str | None = None
     duration_ms: int
@@ -59,13 +62,18 @@ class JobOutputLine(Answer, frozen=True, kw_only=True):
 
 
 class JobOutputPage(Answer, frozen=True, kw_only=True):
-    """Go on with `next_cursor` until `has_more` is false; a job in state `running` may print more later."""
+    """Go on with `next_cursor` until `has_more` is false; a job in state `running` may print more later.
+
+    `unstored_bytes` and `output_missing` are those of the job.
+    """
 
     job_id: str
     state: JobState
     lines: list[JobOutputLine]
     next_cursor: int
     has_more: bool
+    unstored_bytes: int = 0
+    output_missing: str = ""
 
 
 class JobSignalRequest(Answer, frozen=True, kw_only=True):

@@ -48,12 +48,19 @@ class JobDetached(WorkerStruct, frozen=True, kw_only=True):
 
 
 class AppendJobOutput(WorkerStruct, frozen=True, kw_only=True):
+    """`unstored_bytes` and `output_missing` tell what the worker no longer sends: how much so far, and why."""
+
     job_id: str
     chunks: list[OutputChunk]
+    unstored_bytes: int = 0
+    output_missing: str = ""
 
 
 class JobOutputAppended(WorkerStruct, frozen=True, kw_only=True):
-    pass
+    """`output_missing`: why `unstored_bytes` of this request were left out. No more output of this job is stored."""
+
+    unstored_bytes: int = 0
+    output_missing: str = ""
 
 
 class RecordJobSignal(WorkerStruct, frozen=True, kw_only=True):
@@ -72,7 +79,10 @@ class JobSignalRecorded(WorkerStruct, frozen=True, kw_only=True):
 
 
 class EndJob(WorkerStruct, frozen=True, kw_only=True):
-    """The end of a command, with the last of its output. `exit_code` is -1 unless it exited."""
+    """The end of a command, with the last of its output. `exit_code` is -1 unless it exited.
+
+    `unstored_bytes` and `output_missing` as in `AppendJobOutput`.
+    """
 
     job_id: str
     pid: int | None = None
@@ -80,6 +90,8 @@ class EndJob(WorkerStruct, frozen=True, kw_only=True):
     exit_code: int = -1
     failure_detail: str = ""
     chunks: list[OutputChunk] = []
+    unstored_bytes: int = 0
+    output_missing: str = ""
 
 
 class JobEnded(WorkerStruct, frozen=True, kw_only=True):
@@ -106,6 +118,8 @@ class JobRecord(WorkerStruct, frozen=True, kw_only=True):
     failure_detail: str = ""
     lines: int
     bytes: int
+    unstored_bytes: int = 0
+    output_missing: str = ""
     started_at: str
     ended_at: str | None = None
     duration_ms: int

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,3 +168,68 @@ def test_stop_ends_background_commands_only_if_that_is_asked_for(
 
     assert [path for path, _ in asked] == [f"/api/v1/session/jobs/{job_id(number)}/signal" for number in (1, 3)]
     assert capfd.readouterr().out == f"{SESSION}\tcancelRequested=true\n{job_id(3)}\tsignalled=true\n"
+
+
+PRINTING = {
+    "list": (["job", "list", SESSION], {"jobs": [job_json(2)], **PAGE}),
+    "list --json": (["job", "list", SESSION, "--json"], {"jobs": [job_json(2)], **PAGE}),
+    "output": (["job", "output", SESSION, job_id(1)], output("exited", 1, line(1, "one"))),
+    "error": (["job", "output", SESSION, job_id(1)], output("exited", 1, line(1, "one", stream="stderr"))),
+}
+
+
+def printing(
+    held: Settings, words: list[str], page: dict[str, Any], **streams: Any
+) -> subprocess.CompletedProcess[str]:
+    """`peen` as a process of its own, on a controller that answers once."""
+    with canned(held.control_socket, answer(200, page)):
+        return subprocess.run(
+            [sys.executable, "-m", "peen", *words],
+            stdout=streams.get("stdout", subprocess.PIPE),
+            stderr=streams.get("stderr", subprocess.PIPE),
+            text=True,
+            timeout=60,
+        )
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "output"])
+def test_a_full_disk_behind_standard_output_is_named_and_nothing_else_is(held: Settings, words: str) -> None:
+    with open("/dev/full", "wb") as full:
+        process = printing(held, *PRINTING[words], stdout=full)
+
+    assert (process.returncode, process.stderr) == (1, "peen: standard output: No space left on device\n")
+
+
+def test_a_full_disk_behind_standard_error_is_a_failure(held: Settings) -> None:
+    with open("/dev/full", "wb") as full:
+        assert printing(held, *PRINTING["error"], stderr=full).returncode == 1
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "output"])
+def test_a_reader_that_has_seen_enough_is_no_failure(held: Settings, words: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = printing(held, *PRINTING[words], stdout=write)
+    os.close(write)
+
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_what_is_not_stored_is_told_behind_what_is(held: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    page = output("running", 1, line(1, "one")) | {"outputMissing": "behind number 1: a reason", "unstoredBytes": 30}
+    with canned(held.control_socket, answer(200, page)):
+        assert main(["job", "output", SESSION, job_id(1)]) == 0
+
+    assert capfd.readouterr() == ("one\n", "peen: behind number 1: a reason; 30 bytes are missing\n")
+
+
+def test_every_command_prints_in_one_place() -> None:
+    """Else a full disk would be blamed on the state directory, and a reader that has gone would be an error."""
+    package = Path(job.__file__).parent
+    printing = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if re.search(r"click\.s?echo\(|\bprint\((?!.*file=sys\.stderr)|sys\.stdout\.(write|buffer)", path.read_text())
+    }
+
+    assert printing == {"streams.py"}

@@ -16,7 +16,8 @@ PRINTING = {
     "lines": "seq 200000; echo $PPID > worker",
     "long": "for i in 1 2 3 4 5; do head -c 2000000 /dev/zero | tr '\\0' x; echo; done",
     "endless": "head -c 50000000 /dev/zero | tr '\\0' y",
-    "binary": "head -c 3000000 /dev/zero; head -c 3000000 /dev/urandom | tee raw; printf '\\377\\376' >&2",
+    "binary": "head -c 3000000 /dev/zero; head -c 3000000 /dev/urandom | tee raw; "
+    "{ printf '\\377\\376'; head -c 100000 /dev/urandom; } | tee errors >&2",
 }
 SCRIPT = script({name: [[command(text), {"text": "done"}]] for name, text in PRINTING.items()})
 
@@ -81,4 +82,5 @@ def test_output_is_stored_whole_and_costs_no_memory(model: str) -> None:
         else:
             text = b"\0" * 3_000_000 + (daemon.workspace_root / "raw").read_bytes()
             assert (size, digest) == (6_000_000, hashlib.sha256(text).hexdigest())
-            assert stored(client, session, "stderr")[0] == 2
+            errors = (daemon.workspace_root / "errors").read_bytes()
+            assert stored(client, session, "stderr")[:2] == (100_002, hashlib.sha256(errors).hexdigest())

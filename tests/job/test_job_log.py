@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from peen.errors import LinkLost, PeenError, StaleClaim, StorageFull
-from peen.job.log import FLUSH_S, WINDOW, OutputLog
+from peen.errors import LinkLost, PeenError, StaleClaim, StorageError, StorageFailed, StorageFull
+from peen.job.log import DISCARD_S, FLUSH_S, TELL_S, WINDOW, OutputLog
 from peen.wire.jobcalls import AppendJobOutput, JobOutputAppended
 from peen.wire.joboutput import (
     MAX_CHUNK_BYTES,
@@ -35,11 +35,12 @@ class Answer:
     def __init__(self) -> None:
         self.done = trio.Event()
         self.error: PeenError | None = None
+        self.missing = (0, "")
 
     def result(self) -> JobOutputAppended:
         if self.error is not None:
             raise self.error
-        return JobOutputAppended()
+        return JobOutputAppended(unstored_bytes=self.missing[0], output_missing=self.missing[1])
 
 
 class Store:
@@ -48,24 +49,29 @@ class Store:
     def __init__(self, *, answers: bool = True) -> None:
         self.chunks: list[OutputChunk] = []
         self.waiting: deque[Answer] = deque()
-        self._answers = answers
+        self.told: list[AppendJobOutput] = []
+        self.answers = answers
 
     def call_soon(self, request: WorkerStruct, reply: type[Any]) -> Any:
         assert isinstance(request, AppendJobOutput)
         self.chunks += request.chunks
         answer = Answer()
-        if self._answers:
+        if self.answers:
             answer.done.set()
         else:
             self.waiting.append(answer)
         return answer
 
     async def call(self, request: WorkerStruct, reply: type[Any]) -> Any:
-        raise AssertionError("the log never waits for a single call")
+        assert isinstance(request, AppendJobOutput)
+        self.told.append(request)
+        answer = self.call_soon(request, reply)
+        await answer.done.wait()
+        return answer.result()
 
-    def answer(self, error: PeenError | None = None) -> None:
+    def answer(self, error: PeenError | None = None, *, missing: tuple[int, str] = (0, "")) -> None:
         answer = self.waiting.popleft()
-        answer.error = error
+        answer.error, answer.missing = error, missing
         answer.done.set()
 
 
@@ -166,22 +172,91 @@ async def test_whoever_prints_faster_than_is_stored_has_to_wait(nursery: trio.Nu
     nursery.cancel_scope.cancel()
 
 
-async def test_a_store_that_refuses_costs_output_and_not_the_command() -> None:
+@pytest.mark.parametrize("error", [StorageFull("/state/peen.db", "no space"), StorageFailed("/state/peen.db", "torn")])
+async def test_a_store_that_refuses_costs_output_and_not_the_command(error: StorageError) -> None:
     store = Store(answers=False)
     log = OutputLog(JOB, store)
     for _ in range(3):
         await log.take(STDOUT, b"line\n")
         log.cut()
     store.answer()
-    store.answer(StorageFull("/state/peen.db", "no space"))
+    store.answer(error)
     store.answer(StaleClaim("a gap"))
 
     await log.stored()
     await log.take(STDOUT, b"more\n" * 100_000)
 
-    assert "no space" in log.trouble
     assert len(store.chunks) == 3
     assert await log.rest() == []
+    assert log.unstored_bytes == len(b"line\n" * 2 + b"more\n" * 100_000)
+    if isinstance(error, StorageFull):
+        assert "behind number 1 is not stored: the disk of PEEN_STATE_DIR was full" in log.missing
+        assert log.failure == ""
+    else:
+        assert "torn" in log.failure
+        assert log.missing == ""
+
+
+async def test_a_limit_that_the_store_names_ends_the_sending_and_the_rest_is_counted() -> None:
+    store = Store(answers=False)
+    log = OutputLog(JOB, store)
+    for _ in range(3):
+        await log.take(STDERR, b"line\n")
+        log.cut()
+    store.answer()
+    store.answer(missing=(2, "behind number 2: a limit"))
+    store.answer(missing=(5, "behind number 2: a limit"))
+
+    await log.stored()
+    await log.take(STDERR, b"more\n" * 3)
+
+    assert (await log.rest(), len(store.chunks)) == ([], 3)
+    assert (log.missing, log.failure, log.unstored_bytes) == ("behind number 2: a limit", "", 2 + 5 + 15)
+
+
+async def test_what_is_not_stored_is_taken_in_no_faster_than_a_disk_would(autojump_clock: MockClock) -> None:
+    store = Store(answers=False)
+    log = OutputLog(JOB, store)
+    await log.take(STDOUT, b"line\n")
+    log.cut()
+    store.answer(missing=(5, "a limit"))
+    await log.stored()
+    began = trio.current_time()
+
+    for _ in range(1000):
+        await log.take(STDOUT, bytes(65_536))
+
+    assert trio.current_time() - began == pytest.approx(1000 * DISCARD_S)
+    assert log.unstored_bytes == 5 + 1000 * 65_536
+
+
+async def test_what_is_missing_is_told_while_the_job_runs_and_again_when_more_is(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    store = Store(answers=False)
+    log = OutputLog(JOB, store)
+    nursery.start_soon(log.run)
+    await log.take(STDOUT, b"line\n")
+    log.cut()
+    store.answer(StorageFull("/state/peen.db", "no space"))
+    await log.stored()
+    await trio.sleep(TELL_S / 2)
+    assert [told.unstored_bytes for told in store.told] == [5]
+    store.answer(StorageFull("/state/peen.db", "no space"))  # that could not be stored either
+
+    store.answers = True
+    for _ in range(100):
+        await log.take(STDOUT, b"more\n" * 20_000)
+        await trio.sleep(TELL_S / 25)
+    await trio.sleep(2 * TELL_S)
+
+    counts = [told.unstored_bytes for told in store.told]
+    assert len(counts) in range(5, 9)  # for four seconds of printing
+    assert counts == sorted(set(counts))
+    assert counts[-1] == 5 + 100 * 100_000
+    assert {told.output_missing for told in store.told} == {log.missing}
+    assert store.chunks[1:] == []
+    nursery.cancel_scope.cancel()
 
 
 async def test_a_lost_link_ends_the_taking_in() -> None:

@@ -16,6 +16,7 @@ from world_kit import AT_MS, HOLDER, ClockEntropy, Home, frames, make_home, open
 
 from peen.errors import LinkLost, PeenError
 from peen.session import writes
+from peen.session.outputroom import OutputRoom
 from peen.session.serve import WorkerCalls
 from peen.store import jobs
 from peen.store.database import Database
@@ -77,6 +78,10 @@ class StoreLink:
         answer: R = told.result()
         return answer
 
+    def serve(self, calls: WorkerCalls) -> None:
+        """From now on by this handler."""
+        self._calls = calls
+
     def hold(self) -> None:
         self._held = []
 
@@ -122,6 +127,11 @@ class Desk:
         """Everything that is stored of one stream."""
         rows = jobs.output(self.db.reader, self.job(job_id).no, after=0, streams=1 << stream)
         return b"".join(row.piece.data for row in rows)
+
+    def limit(self, room: OutputRoom) -> None:
+        """From now on this room counts for output."""
+        calls = WorkerCalls(self.db, self.home.writer, entropy=self.entropy, on_end=lambda _end: None, room=room)
+        self.link.serve(calls)
 
     async def ask(self, request: WorkerStruct) -> Any:
         """One call of the worker. Raises: what it is refused with."""

@@ -125,6 +125,12 @@ async def test_a_timeout_is_a_positive_duration(world: World, timeout: str) -> N
     assert world.names() == []
 
 
+async def test_no_timeout_is_too_long(world: World) -> None:
+    result = await run(world, "echo done", timeout="2562047h")
+
+    assert (result["state"], result["stdout"]) == ("exited", "done\n")
+
+
 async def test_what_cannot_be_started_says_why(world: World) -> None:
     long = await world.refused("runCommand", command="#" * 200_000, purpose="")
     nul = await world.refused("runCommand", command="echo \0", purpose="")
@@ -173,6 +179,8 @@ async def test_colours_and_redrawn_progress_are_removed(world: World) -> None:
     result = await run(world, r"printf '\033[32m10%%\r100%%\033[0m\n'")
 
     assert result["stdout"] == ("100%\n[... 3 bytes of redrawn lines left out; tr '\\r' '\\n' would show them ...]\n")
+    await until(lambda: world.desk.job(result["jobId"]).state == "exited")
+    assert world.desk.printed(result["jobId"], STDOUT) == b"\x1b[32m10%\r100%\x1b[0m\n"
 
 
 async def test_a_call_returns_although_a_descendant_holds_its_output(world: World, mailbox: Mailbox) -> None:

@@ -13,6 +13,7 @@ import pytest
 import trio
 from tool_world import Mailbox, World, alive, gone, run, until, working
 
+from peen.session.outputroom import OutputRoom
 from peen.wire.joboutput import STDERR, STDOUT
 
 
@@ -134,10 +135,36 @@ async def test_everything_that_a_command_printed_can_be_paged_through(world: Wor
     assert lines == "".join(f"{number}\n" for number in range(1, 20_001))
 
 
-@pytest.mark.parametrize("tokens", [16, 256, 1000])
-async def test_a_page_keeps_to_the_limit_whatever_was_printed(tmp_path: Path, tokens: int) -> None:
+async def test_whoever_reads_a_job_is_told_what_is_not_stored_and_how_it_ended_stays(world: World) -> None:
+    world.desk.limit(OutputRoom(Path("/none"), min_free_bytes=0, max_job_bytes=100, now_s=trio.current_time))
+    os.mkfifo(world.directory / "go")
+    job_id = await started(world, "seq 1000; read x < go; seq 1000 >&2; exit 7")
+    await until(lambda: world.desk.job(job_id).unstored_bytes > 0)
+
+    running = await world.ok("readJobOutput", jobId=job_id)
+    (listed,) = (await world.ok("listJobs"))["jobs"]
+    await let_go(world)
+    ended = await waited(world, job_id)
+
+    words = "Not all of its output can be read: what it printed behind number 36 is not stored: "
+    size = len("".join(f"{number}\n" for number in range(1, 1001)))
+    kept = len("".join(f"{number}\n" for number in range(1, 37)))
+    assert (running["state"], running["note"].startswith(words)) == ("running", True)
+    assert f"({size - kept} bytes so far)" in running["note"]
+    assert (listed["state"], listed["unstoredBytes"]) == ("running", size - kept)
+    assert listed["outputMissing"] in running["note"]
+    assert (ended["state"], ended["exitCode"]) == ("exited", 7)
+    assert f"({2 * size - kept} bytes so far)" in ended["note"]
+    assert ended["stdout"] == "".join(f"{number}\n" for number in range(1, 37))
+    assert ended["stderr"] == ""
+
+
+@pytest.mark.parametrize(("tokens", "max_job_bytes"), [(16, 0), (256, 0), (1000, 0), (256, 30_000), (1000, 30_000)])
+async def test_a_page_keeps_to_the_limit_whatever_was_printed(tmp_path: Path, tokens: int, max_job_bytes: int) -> None:
     world = World(tmp_path, max_tool_result_tokens=tokens)
     async with working(world):
+        room = OutputRoom(Path("/none"), min_free_bytes=0, max_job_bytes=max_job_bytes, now_s=trio.current_time)
+        world.desk.limit(room)
         await run(world, "head -c 40000 /dev/urandom; printf '\"%.0s' $(seq 3000)")
         job_id = str(UUID(bytes=world.desk.jobs()[0].id))
 

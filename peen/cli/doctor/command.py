@@ -20,6 +20,7 @@ from peen.cli.doctor.running import ANSWER_S, look_at_controller
 from peen.cli.ends import COMPLETED, FAILED, CommandEnds
 from peen.cli.reach import endpoint
 from peen.cli.startup import load
+from peen.cli.streams import echo
 from peen.control.lock import LockInfo, read_lock
 from peen.entropy import Entropy, SystemEntropy
 from peen.errors import ConfigurationInvalid
@@ -41,7 +42,7 @@ def doctor() -> int:
     has_failed = False
     for finding in examine(SystemEntropy()):
         has_failed = has_failed or finding.level == "fail"
-        click.echo(finding.line())
+        echo(finding.line())
     return FAILED if has_failed else COMPLETED
 
 

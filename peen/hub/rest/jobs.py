@@ -101,6 +101,8 @@ def output_page(db: Reader, session: SessionRow, *, job: JobRow, streams: int, w
             lines=items,
             next_cursor=items[-1].sequence if items else wanted.cursor,
             has_more=has_more,
+            unstored_bytes=job.unstored_bytes,
+            output_missing=job.output_missing,
         )
     )
 
