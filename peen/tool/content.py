@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from peen.wire.image import media_type_of
+from peen.wire.image import image_fault, media_type_of
 
 SNIFFED_BYTES: Final = 8000
 """A file is judged by its beginning: one that starts as UTF-8 text is taken for text, whatever comes behind that."""
@@ -56,6 +56,8 @@ def foreign(data: bytes) -> Foreign | None:
         return None
     media_type = media_type_of(data)
     if media_type is not None:
+        if image_fault(data, media_type) is not None:  # so it is for who has only the beginning
+            return Foreign(f"begins like an image ({media_type})", "file, identify, xxd", "convert, xxd")
         return Foreign(f"is an image ({media_type})", "file, identify, exiftool", "convert", is_image=True)
     if kind == "other encoding":
         return None

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from image_kit import JPEG, PNG
 from tool_world import World, ordinary_directory, ordinary_user
 
 MARK = codecs.BOM_UTF8
@@ -91,6 +92,8 @@ FOREIGN: list[tuple[str, bytes, str, str]] = [
     ("no NUL, big", codecs.BOM_UTF16_BE + IDEOGRAMS.encode("utf-16-be"), WIDE, "iconv -f UTF-16"),
     ("nothing but the mark", codecs.BOM_UTF16_LE, WIDE, "iconv -f UTF-16"),
     ("NUL comes late", (IDEOGRAMS + "A-\n").encode("utf-16-le"), "holds NUL bytes", "iconv"),
+    ("a broken image", b"\x89PNG\r\n\x1a\n\0needle A-", "begins like an image (image/png)", "xxd"),
+    ("another, without NUL", b"\xff\xd8\xff\xe0 needle A-", "begins like an image (image/jpeg)", "xxd"),
     ("a program", b"\x7fELF\x02\x01\x01\0needle A-", "holds NUL bytes", "xxd"),
 ]
 
@@ -134,11 +137,7 @@ def changing(name: str, *pieces: str) -> list[tuple[str, dict[str, object]]]:
     return calls
 
 
-PNG = b"\x89PNG\r\n\x1a\n\0needle"
-JPEG = b"\xff\xd8\xff\xe0 needle"  # and no NUL
-
-
-@pytest.mark.parametrize("content", [PNG, JPEG])
+@pytest.mark.parametrize("content", [PNG + b"needle", JPEG + b"needle"])
 async def test_an_image_can_be_replaced_once_it_was_seen_and_is_never_edited(world: World, content: bytes) -> None:
     at = world.file("f", content)
     assert (await world.refused("writeFile", path="f", content="x")).endswith("read it with readFile, then retry")
