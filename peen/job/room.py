@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import trio
 
 from peen.entropy import Entropy
 from peen.errors import LinkLost
 from peen.job.actor import Job
 from peen.job.calls import Calls
-from peen.tool.family import FAMILIES
+from peen.job.program import Start, start_shell
 from peen.tool.jobs import Command, CommandOrder
-from peen.tool.process import Process, spawn
 from peen.wire.jobcalls import (
     CreateJob,
     EndJob,
@@ -33,8 +30,9 @@ from peen.wire.worker import CallingTool
 class Jobs:
     """Owns nothing but the list: each job is a task of the worker's nursery, and outlives the turn that started it."""
 
-    def __init__(self, calls: Calls, nursery: trio.Nursery, entropy: Entropy) -> None:
-        self._calls, self._nursery, self._entropy = calls, nursery, entropy
+    def __init__(self, calls: Calls, nursery: trio.Nursery, entropy: Entropy, *, start: Start = start_shell) -> None:
+        """`start` runs what is ordered."""
+        self._calls, self._nursery, self._entropy, self._start = calls, nursery, entropy, start
         self._live: dict[str, Job] = {}
 
     def of(self, caller: CallingTool) -> CallersJobs:
@@ -74,11 +72,11 @@ class Jobs:
         try:
             # A Stop may have come while the row was written: then nothing is started at all.
             await trio.lowlevel.checkpoint_if_cancelled()
-            family = FAMILIES.start(partial(self._spawn, order))
+            program = self._start(order, self._entropy.token(16).hex())
         except BaseException as prevented:
             await self._record_prevented(job_id, prevented)
             raise
-        job = Job(job_id, family, self._calls, order.capture_bytes)
+        job = Job(job_id, program, self._calls, order.capture_bytes)
         self._live[job_id] = job
         self._nursery.start_soon(self._run, job)
         return job
@@ -88,14 +86,6 @@ class Jobs:
             await job.run()
         finally:
             del self._live[job.job_id]
-
-    def _spawn(self, order: CommandOrder) -> Process:
-        return spawn(
-            ["/bin/sh", "-c", order.command],
-            directory=order.directory,
-            environment=order.environment,
-            mark=self._entropy.token(16).hex(),
-        )
 
     async def _record_prevented(self, job_id: str, prevented: BaseException) -> None:
         """The process was never started."""
