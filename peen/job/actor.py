@@ -11,11 +11,12 @@ import structlog
 import trio
 
 from peen.actors import supervised
-from peen.errors import LinkLost, PeenError
+from peen.errors import LinkLost
 from peen.job.calls import Calls, Pending
 from peen.job.log import OutputLog
 from peen.job.program import Program
 from peen.job.reader import JobReader
+from peen.job.record import keep_end
 from peen.tool.ending import TERM_GRACE_S
 from peen.tool.output import OutputCapture
 from peen.tool.tree import ProcessRow
@@ -237,16 +238,8 @@ class Job:
             with trio.move_on_after(COMPANY_S, shield=True):
                 await self._end_sent.wait()
         self.send_end()
-        answer = self._answer
-        assert answer is not None
-        with trio.CancelScope(shield=True):  # the answer or the loss of the link ends it
-            await answer.done.wait()
-        try:
-            answer.result()
-        except LinkLost:
-            raise
-        except PeenError as refused:
-            log.error("the end of a command was not stored", job_id=self.job_id, error=str(refused))
+        assert self._answer is not None
+        await keep_end(self._calls, self._end, self._answer)
 
     def _outcome(self) -> tuple[EndState, int, str]:
         if self._log.trouble:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import trio
 
 from peen.entropy import Entropy
 from peen.errors import LinkLost
 from peen.job.actor import Job
-from peen.job.calls import Calls
+from peen.job.calls import Calls, Pending
 from peen.job.program import Start, start_shell
+from peen.job.record import keep_end
 from peen.tool.jobs import Command, CommandOrder
 from peen.wire.jobcalls import (
     CreateJob,
@@ -95,9 +98,16 @@ class Jobs:
         try:
             if not is_fault:
                 self._calls.call_soon(RecordJobSignal(job_id=job_id, signal="stop"), JobSignalRecorded)
-            await self._calls.call(end, JobEnded)
+            answer = self._calls.call_soon(end, JobEnded)
         except LinkLost:
             return  # the controller ends it with this worker
+        self._nursery.start_soon(self._keep_end, end, answer)
+        with trio.CancelScope(shield=True):  # as any writing call: the answer or the loss of the link ends it
+            await answer.done.wait()
+
+    async def _keep_end(self, end: EndJob, answer: Pending[JobEnded]) -> None:
+        with contextlib.suppress(LinkLost):  # as above
+            await keep_end(self._calls, end, answer)
 
 
 class CallersJobs:
