@@ -128,7 +128,7 @@ def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessag
     # By the feed, not by the clock: what a full disk has put off is stored under the time at which it happened.
     shown = [(row.type, row.sequence) for row in feed.after(reader, home.no, 0, limit=PLENTY, max_bytes=PLENTY * 100)]
     created = [sequence for frame_type, sequence in shown if frame_type == "notice.created"]
-    opened = max(sequence for frame_type, sequence in shown if frame_type == "turn.started")
+    opened = max((sequence for frame_type, sequence in shown if frame_type == "turn.started"), default=0)
     for number, summary, state in reader.rows(
         "SELECT key & 0xFFFFFFFF, summary, state FROM notice WHERE source IN ('api', 'tools.job') "
         "AND key >> 32 = ? ORDER BY key",
