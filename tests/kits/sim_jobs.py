@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+import trio
 from sim_programs import SimProgram
 from sim_watch import left_running, untold_ends
 from sim_world import START_S, Home, World
@@ -23,6 +24,8 @@ from peen.wire.joboutput import NumberedPiece
 MILLISECOND: Final = 0.001
 GAP_S: Final = 0.3
 """Lines of two streams that were printed so far apart keep their order; a line without its end waits 0.1 s for it."""
+MOMENT_S: Final = 30.0
+"""A worker that stands still is lost after 20 s, and with it the ends of its commands."""
 STREAMS: Final = (0, 1)
 PLENTY: Final = 1_000_000
 _CALLS: Final = """
@@ -62,6 +65,7 @@ def check_jobs(world: World, reader: Reader) -> Iterator[str]:
             yield from _end(world, reader, job)
             yield from _output(world, job)
         yield from _results(world, reader, home, list(found.values()))
+        yield from _notices(reader, list(found.values()))
     told = reader.rows("SELECT count(*) FROM feed WHERE type = 'notice.created'")
     kept = reader.rows("SELECT count(*) FROM notice")
     if told != kept:
@@ -161,29 +165,62 @@ def _results(world: World, reader: Reader, home: Home, found: list[Job]) -> Iter
         if name == "runCommand":
             if (job.row.call_id, job.row.execution_no) != (call_id, execution_no):
                 yield f"18: the call {call_id} returned a job of another call"
-            if result.get("running", False) != job.row.is_detached:
-                told = "goes on" if result.get("running") else "has ended"
-                yield f"18: a call was told that {job.row.command!r} {told}, and detached is {job.row.is_detached}"
-            cursors = [(0, result.get("nextStdoutCursor", PLENTY)), (0, result.get("nextStderrCursor", PLENTY))]
-            is_cut = bool(result["stdoutOmittedBytes"] or result["stderrOmittedBytes"])
-        elif name in ("waitJob", "readJobOutput"):
-            cursors = [
-                (arguments.get(f"{stream}Cursor", 0), result.get(f"next{stream.title()}Cursor", PLENTY))
-                for stream in ("stdout", "stderr")
-            ]
-            is_cut = False
-            if result.get("running") is False and job.row.state != result["state"]:
-                yield f"18: a call was told that {job.row.command!r} is {result['state']}: it is {job.row.state}"
-        else:
+            yield from _returned(world, job, result)
+        elif result["state"] not in ("running", job.row.state):
+            yield f"18: a call was told that {job.row.command!r} is {result['state']}: it is {job.row.state}"
+        yield from _shown(world, job, name, arguments, result)
+
+
+def _returned(world: World, job: Job, result: dict[str, Any]) -> Iterator[str]:
+    """A call that returned a handle has a job whose end is told; another one has told the end itself."""
+    row, goes_on = job.row, result.get("running", False)
+    if goes_on != row.is_detached:
+        told = "goes on" if goes_on else "has ended"
+        yield f"18: a call was told that {row.command!r} {told}, and detached is {row.is_detached}"
+    stored = (row.state, row.exit_code)
+    # Output that the disk refuses makes a job fail; how its shell ended the call has seen all the same.
+    if not goes_on and stored != (result["state"], result["exitCode"]) and not world.disk_failed:
+        yield f"18: a call was told that {row.command!r} is {result['state']}: it is {row.state}, {row.exit_code}"
+
+
+def _shown(
+    world: World, job: Job, name: str, arguments: dict[str, Any], result: dict[str, Any]
+) -> Iterator[str]:  # fmt: skip
+    """What a result holds of the output is what stands between its cursors."""
+    if result.get("stdoutOmittedBytes") or result.get("stderrOmittedBytes"):
+        return
+    for stream, kind in enumerate(("stdout", "stderr")):
+        shown = result.get(kind)
+        after, up_to = arguments.get(f"{kind}Cursor", 0), result.get(f"next{kind.title()}Cursor", PLENTY)
+        if shown is None or shown.encode() == job.stored(stream, after=after, up_to=up_to):
             continue
-        for stream, (after, up_to) in enumerate(cursors):
-            shown = result.get(("stdout", "stderr")[stream])
-            if shown is None or is_cut or shown.encode() == job.stored(stream, after=after, up_to=up_to):
-                continue
-            # What the disk did not take the call has seen all the same.
-            printed = b"" if job.program is None else job.program.printed(stream)
-            if not (world.disk_failed and name == "runCommand" and printed.startswith(shown.encode())):
-                yield f"19: {name} showed {shown!r} of {job.row.command!r}, which is not what is stored there"
+        # What the disk did not take the call has seen all the same.
+        printed = b"" if job.program is None else job.program.printed(stream)
+        if not (world.disk_failed and name == "runCommand" and printed.startswith(shown.encode())):
+            yield f"19: {name} showed {shown!r} of {job.row.command!r}, which is not what is stored there"
+
+
+def _notices(reader: Reader, found: list[Job]) -> Iterator[str]:
+    """18: a notice says of an end what is stored of it."""
+    by_id = {str(UUID(bytes=job.row.id)): job.row for job in found}
+    for (data,) in reader.rows("SELECT data FROM notice WHERE source = 'tools.job' AND data IS NOT NULL"):
+        told = msgspec.json.decode(data)
+        row = by_id.get(told["jobId"])
+        if row is None:
+            continue
+        is_interrupted = told.get("reason") == "interrupted"
+        if told["exitCode"] != row.exit_code or is_interrupted != (row.state == "interrupted"):
+            yield f"18: the notice of {row.command!r} says {told}: it is {row.state}, {row.exit_code}"
+
+
+def unattended(world: World, reader: Reader) -> Iterator[str]:
+    """18: while the controller runs, a job that counts as running has a process, or had one until a moment ago."""
+    for home in world.homes:
+        for row in jobs.page(reader, home.no, limit=PLENTY, offset=0, state="running"):
+            program = _program(world, row)
+            ended_s = row.started_at_ms / 1000 - START_S if program is None else program.ended_s
+            if ended_s is not None and trio.current_time() - ended_s > MOMENT_S:
+                yield f"18: job of {row.command!r} counts as running and ended at {ended_s:g} s"
 
 
 def _call(given: bytes) -> tuple[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from image_kit import sent as sent_images
 from sim_check import check
 from sim_client import Client, Sent
 from sim_decisions import Wish, next_decision
+from sim_jobs import unattended
 from sim_model import PROBE, Script
 from sim_plan import NO_FAULT, Plan
 from sim_watch import left_running
@@ -319,6 +320,7 @@ class Scenario:
             with world.script_scope:
                 await self.body(play)
             await play.settle()
+            world.seen += unattended(world, world.db.reader)
             await world.close()
         except trio.TooSlowError as late:
             raise AssertionError(f"a step did not end within {STEP_S:g} s\n{world.repeat}") from late

@@ -131,6 +131,19 @@ def show_another_state(world: World) -> None:
     tampered(world, f"UPDATE activity SET output = CAST({change} AS BLOB) WHERE call_id IS NOT NULL")
 
 
+def return_another_end(world: World) -> None:
+    tampered(world, "UPDATE job SET exit_code = 4 WHERE exit_code = 3")
+
+
+def say_another_code(world: World) -> None:
+    data = "CAST(replace(CAST(data AS TEXT), 'exitCode\":4', 'exitCode\":5') AS BLOB)"
+    tampered(world, f"UPDATE notice SET data = {data}")
+
+
+def say_no_reason(world: World) -> None:
+    tampered(world, "UPDATE notice SET data = CAST(json_remove(CAST(data AS TEXT), '$.reason') AS BLOB)")
+
+
 def exchange_jobs(world: World) -> None:
     tampered(world, "UPDATE job SET call_id = 'call_9_9'")
 
@@ -172,6 +185,9 @@ def exchange_jobs(world: World) -> None:
         ("command_background", show_something_else, "19: readJobOutput showed"),
         ("command_background", show_another_cursor, "19: waitJob showed"),
         ("command_background", show_another_state, "18: a call was told that 'out one"),
+        ("command", return_another_end, "18: a call was told that 'out one"),
+        ("command_background", say_another_code, f"18: the notice of {IN_PARTS} says"),
+        ("command_worker", say_no_reason, "18: the notice of 'out first"),
         ("command_background", exchange_jobs, "18: the call call_0_0 returned a job of another call"),
     ],
 )
@@ -215,6 +231,19 @@ def test_a_generation_that_ends_without_its_jobs_is_seen_in_that_commit() -> Non
     text = broken(body)
 
     assert text.count(" is running and its worker generation has ended, in commit ") == 1
+
+
+def test_a_job_that_counts_as_running_although_nothing_of_it_lives_is_seen() -> None:
+    async def body(play: Play) -> None:
+        await play.send("go")
+        await play.wait_idle()
+        columns = "session_no, turn_no, execution_no, generation_no, purpose, directory, started_at_ms"
+        copy = f"INSERT INTO job (id, call_id, command, state, {columns}) "
+        copy += f"SELECT randomblob(16), 'call_9_9', 'of nobody', 'running', {columns} FROM job"
+        await play.world.db.write(lambda tx: tx.execute(copy))
+        await play.sleep(60.0)
+
+    assert "18: job of 'of nobody' counts as running and ended at " in broken(body)
 
 
 def test_a_recovery_that_leaves_a_job_running_is_seen() -> None:
