@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from engine_kit import asks, says
 from sim_commands import about, run
-from sim_decisions import Wish
 from sim_model import Script
 from sim_play import Body, Play, Scenario
 from sim_scenarios import SCENARIOS
@@ -49,10 +48,10 @@ def signals(world: World) -> list[list[tuple[str, bool]]]:
     return [[(each.signal, each.accepted) for each in of_job] for of_job in asked]
 
 
-def story(body: Body, *rounds: tuple[str, str], wish: Wish | None = None) -> World:
+def story(body: Body, *rounds: tuple[str, str], seed: int = 0) -> World:
     """A world whose model makes these calls, one a round."""
     script: Script = {"go": [*([asks(call)] for call in rounds), [says("done")]], "next": []}
-    return Scenario("story", script, body, wish=wish, worker=CommandingWorker).run()
+    return Scenario("story", script, body, worker=CommandingWorker).run(seed=seed)
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -165,3 +164,82 @@ def test_a_job_that_is_ended_by_its_model_while_it_fills_its_pipe_is_stored_whol
 
     assert ends(world) == [("signalled", -1, True)]
     assert rows(world)[0].byte_count == 2 * 400_005 + len("beside\n")
+
+
+RACES = 40
+STEP_S = 0.005
+"""Around the moment in question, in both directions; frames are under way for up to 2 ms."""
+
+
+def around(moment_s: float, number: int) -> float:
+    """One of `RACES` instants close to that one."""
+    return round(moment_s + (number - RACES // 2) * STEP_S, 3)
+
+
+def test_a_command_that_ends_at_its_timeout_is_told_by_its_call_or_by_a_notice() -> None:
+    async def body(play: Play) -> None:
+        await play.send("go")
+        await play.wait_idle()
+        await play.wait_jobs()
+
+    seen = set()
+    for number in range(RACES):
+        world = story(body, run(f"out one; sleep {around(1.0, number)}; exit 7", timeout="1s"), seed=number)
+        seen |= {(state, code, is_detached, *told(world)) for state, code, is_detached in ends(world)}
+
+    assert seen == {("exited", 7, False), ("exited", 7, True, "job.exited")}
+
+
+def test_a_stop_that_meets_the_end_of_a_command_leaves_one_end() -> None:
+    seen = set()
+    for number in range(RACES):
+
+        async def body(play: Play, number: int = number) -> None:
+            await play.send("go")
+            await play.wait_until("tool.use")
+            await play.sleep(around(0.5, number))
+            await play.stop()
+            await play.wait_idle()
+
+        world = story(body, run("out one; sleep 0.5; exit 7"), seed=number)
+        assert told(world) == []
+        seen |= set(ends(world))
+
+    assert seen == {("exited", 7, False), ("signalled", -1, False)}
+
+
+def test_a_signal_that_meets_the_end_of_a_job_leaves_one_end() -> None:
+    seen = set()
+    for number in range(RACES):
+
+        async def body(play: Play, number: int = number) -> None:
+            await play.send("go")
+            await play.wait_idle()
+            await play.sleep(around(0.5, number))
+            await play.signal_job("kill")
+            await play.wait_jobs()
+
+        world = story(body, run("out one; sleep 0.5; exit 7", background=True), seed=number)
+        ((asked, in_time),) = signals(world)[0]
+        seen |= {(*end, in_time, *told(world)) for end in ends(world)}
+        assert asked == "kill"
+
+    assert {each[0] for each in seen} == {"exited", "signalled"}
+    assert {each[-1] for each in seen} == {"job.exited", "job.signalled"}
+
+
+def test_a_worker_that_dies_as_its_job_ends_leaves_one_end() -> None:
+    seen = set()
+    for number in range(RACES):
+
+        async def body(play: Play, number: int = number) -> None:
+            await play.send("go")
+            await play.wait_idle()
+            await play.sleep(around(0.5, number))
+            play.crash_worker()
+            await play.wait_jobs()
+
+        world = story(body, run("out one; sleep 0.5; exit 7", background=True), seed=number)
+        seen |= {(*end, *told(world)) for end in ends(world)}
+
+    assert seen == {("exited", 7, True, "job.exited"), ("interrupted", -1, True, "job.failed")}
