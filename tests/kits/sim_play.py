@@ -161,6 +161,10 @@ class Play:
         for process in self.world.space.living(self.home(session).uuid):
             process.wire.hold()
 
+    def thaw_worker(self, *, session: int = 0) -> None:
+        for process in self.world.space.living(self.home(session).uuid):
+            process.wire.go_on()
+
     async def replace_worker(self, *, session: int = 0) -> None:
         """Have the controller give the worker up, as when it does not obey a Stop."""
         assert self.world.controller is not None

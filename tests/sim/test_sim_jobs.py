@@ -166,6 +166,22 @@ def test_a_job_that_is_ended_by_its_model_while_it_fills_its_pipe_is_stored_whol
     assert rows(world)[0].byte_count == 2 * 400_005 + len("beside\n")
 
 
+def test_what_waits_in_the_pipe_of_a_command_that_has_ended_is_stored_however_slow_the_store_is() -> None:
+    async def body(play: Play) -> None:
+        await play.send("go")
+        await play.wait_idle()
+        play.freeze_worker()
+        await play.sleep(4.0)
+        assert play.world.space.programs[0].poll() == 8
+        play.thaw_worker()
+        await play.wait_jobs()
+
+    world = story(body, run("out one; sleep 1; fill 360000; exit 8", background=True))
+
+    assert ends(world) == [("exited", 8, True)]
+    assert rows(world)[0].byte_count == len("one\n") + 360_000
+
+
 RACES = 40
 STEP_S = 0.005
 """Around the moment in question, in both directions; frames are under way for up to 2 ms."""
