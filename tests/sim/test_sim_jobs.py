@@ -182,6 +182,21 @@ def test_what_waits_in_the_pipe_of_a_command_that_has_ended_is_stored_however_sl
     assert rows(world)[0].byte_count == len("one\n") + 360_000
 
 
+def test_a_call_reads_everything_that_was_printed_before_it_an_unfinished_line_included() -> None:
+    async def body(play: Play) -> None:
+        await play.send("go")
+        await play.wait_idle()
+
+    world = story(
+        body,
+        run("out one; sleep 0.4; part two; forever", background=True),
+        about("waitJob", 1, timeout="420ms"),
+    )
+    results = [message.content for message in world.ledger.asked[2].messages if message.role == "tool"]
+
+    assert '"stdout":"one\\ntwo"' in results[-1]
+
+
 RACES = 40
 STEP_S = 0.005
 """Around the moment in question, in both directions; frames are under way for up to 2 ms."""
