@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -12,13 +11,13 @@ import structlog
 import trio
 
 from peen.actors import supervised
-from peen.errors import LinkLost, PeenError
+from peen.errors import LinkLost
 from peen.job.calls import Calls, Pending
 from peen.job.log import OutputLog
+from peen.job.program import Program
 from peen.job.reader import JobReader
-from peen.tool.ending import end_family
-from peen.tool.family import Family
-from peen.tool.keyless import KeylessPrograms
+from peen.job.record import keep_end
+from peen.tool.ending import TERM_GRACE_S
 from peen.tool.output import OutputCapture
 from peen.tool.tree import ProcessRow
 from peen.wire.jobcalls import (
@@ -57,24 +56,22 @@ STOP_S: Final = 2.0
 class Job:
     """Runs one command. Its row is stored; its process has just been started.
 
-    Owns:  the family and what it prints. Borrows: the link.
+    Owns:  the program and what it prints. Borrows: the link.
     Ends:  when nothing of it lives any more. Cancelling its scope ends the whole tree (TERM, then KILL); either way the
            end is stored, unless the link is lost.
     """
 
-    def __init__(self, job_id: str, family: Family, calls: Calls, capture_bytes: int) -> None:
-        self.job_id, self.pid = job_id, family.process.pid
+    def __init__(self, job_id: str, program: Program, calls: Calls, capture_bytes: int) -> None:
+        self.job_id, self.pid = job_id, program.pid
         self.settled, self.ended = trio.Event(), trio.Event()
         self.status: int | None = None
         self.left: Sequence[ProcessRow] = ()
-        self._family, self._calls = family, calls
+        self._program, self._calls = program, calls
         self._log = OutputLog(job_id, calls)
-        process = family.process
         self._readers = (
-            JobReader(process.stdout, STDOUT, self._log, capture_bytes),
-            JobReader(process.stderr, STDERR, self._log, capture_bytes),
+            JobReader(program.stdout, STDOUT, self._log, capture_bytes),
+            JobReader(program.stderr, STDERR, self._log, capture_bytes),
         )
-        self._keyless = KeylessPrograms(family)
         self._signals: trio.Nursery | None = None
         self._end: EndJob | None = None
         self._answer: Pending[JobEnded] | None = None
@@ -91,7 +88,7 @@ class Job:
 
     @property
     def keyless(self) -> Mapping[int, str]:
-        return self._keyless.ended
+        return self._program.keyless
 
     @property
     def trouble(self) -> str:
@@ -126,7 +123,7 @@ class Job:
     async def end(self) -> None:
         """End the whole tree, now; returns when that is done and recorded. Shielded and bounded."""
         self._note_signal()
-        await end_family(self._family)
+        await self._program.end(grace_s=TERM_GRACE_S)
         with trio.move_on_after(STOP_S, shield=True):
             await self.ended.wait()
 
@@ -136,7 +133,7 @@ class Job:
             return False
         self._note_signal()
         grace_s = STOP_GRACE_S if signal == "stop" else 0.0
-        self._signals.start_soon(partial(end_family, self._family, grace_s=grace_s))
+        self._signals.start_soon(partial(self._program.end, grace_s=grace_s))
         return True
 
     def send_end(self) -> None:
@@ -167,7 +164,7 @@ class Job:
             async with trio.open_nursery() as nursery:
                 self._signals = nursery
                 nursery.start_soon(self._log.run)
-                nursery.start_soon(self._keyless.run)
+                nursery.start_soon(self._program.tend)
                 nursery.start_soon(self._tell_pid)
                 for reader in self._readers:
                     nursery.start_soon(reader.run)
@@ -178,17 +175,16 @@ class Job:
             self._signals = None
             if not finished:
                 self._note_signal()
-                await end_family(self._family)
+                await self._program.end(grace_s=TERM_GRACE_S)
             if self.status is None:
-                self.status = self._family.process.poll()
+                self.status = self._program.poll()
             self._is_over = True
-            self._family.process.close()
-            self._family.close()
+            self._program.close()
             await self._record_end()
 
     async def _outlive(self) -> None:
         """Wait for the end of the shell, then of what it left running."""
-        self.status = await self._family.process.wait()
+        self.status = await self._program.wait()
         await self._drain(DRAIN_S)
         self.left = await self._look_back()
         with trio.move_on_after(QUIET_S):  # most of what a shell leaves is about to end: no job for that
@@ -205,7 +201,7 @@ class Job:
     async def _outlast(self) -> None:
         """Wait for the end of everything that the shell left running."""
         while self.left:
-            await _end_of(self.left[0])
+            await self._program.outlast(self.left[0])
             self.left = await self._look_back()
 
     async def _drain(self, limit_s: float) -> None:
@@ -221,7 +217,7 @@ class Job:
     async def _look_back(self) -> list[ProcessRow]:
         """What still runs of the command."""
         is_held = not all(reader.ended.is_set() for reader in self._readers)
-        return sorted(await self._family.left_running(output_held=is_held), key=lambda row: row.pid)
+        return sorted(await self._program.left_running(output_held=is_held), key=lambda row: row.pid)
 
     async def _tell_pid(self) -> None:
         await trio.sleep(PID_S)
@@ -249,16 +245,8 @@ class Job:
             with trio.move_on_after(COMPANY_S, shield=True):
                 await self._end_sent.wait()
         self.send_end()
-        answer = self._answer
-        assert answer is not None
-        with trio.CancelScope(shield=True):  # the answer or the loss of the link ends it
-            await answer.done.wait()
-        try:
-            answer.result()
-        except LinkLost:
-            raise
-        except PeenError as refused:
-            log.error("the end of a command was not stored", job_id=self.job_id, error=str(refused))
+        assert self._answer is not None
+        await keep_end(self._calls, self._end, self._answer)
 
     def _outcome(self) -> tuple[EndState, int, str]:
         if self._log.failure:
@@ -268,15 +256,3 @@ class Job:
         if self.status < 0 or self._is_left_signalled:
             return "signalled", -1, ""
         return "exited", self.status, ""
-
-
-async def _end_of(row: ProcessRow) -> None:
-    """Return when that process has ended. No deadline: a job runs as long as it likes."""
-    try:
-        descriptor = os.pidfd_open(row.pid)
-    except ProcessLookupError:
-        return
-    try:
-        await trio.lowlevel.wait_readable(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import array
-import fcntl
-import termios
-
 import trio
 
 from peen.job.log import OutputLog
+from peen.job.program import Printed
 from peen.tool.output import OutputCapture
 from peen.tool.process import CHUNK_BYTES
 
@@ -16,7 +13,7 @@ from peen.tool.process import CHUNK_BYTES
 class JobReader:
     """Reads until the stream ends, or it is cancelled."""
 
-    def __init__(self, stream: trio.lowlevel.FdStream, number: int, log: OutputLog, capture_bytes: int) -> None:
+    def __init__(self, stream: Printed, number: int, log: OutputLog, capture_bytes: int) -> None:
         self._stream, self._number, self._log = stream, number, log
         self._is_waiting = False
         self.capture, self.ended = OutputCapture(capture_bytes), trio.Event()
@@ -24,7 +21,7 @@ class JobReader:
     @property
     def is_idle(self) -> bool:
         """Whether everything that was printed so far has been taken in."""
-        return self.ended.is_set() or (self._is_waiting and _unread(self._stream.fileno()) == 0)
+        return self.ended.is_set() or (self._is_waiting and self._stream.unread() == 0)
 
     async def run(self) -> None:
         """Raises: LinkLost."""
@@ -37,10 +34,3 @@ class JobReader:
                 return
             self.capture.feed(chunk)
             await self._log.take(self._number, chunk)
-
-
-def _unread(descriptor: int) -> int:
-    """Bytes that wait in a pipe."""
-    count = array.array("i", [0])
-    fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    return count[0]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
+import contextlib
 
 import trio
 
 from peen.entropy import Entropy
 from peen.errors import LinkLost
 from peen.job.actor import Job
-from peen.job.calls import Calls
-from peen.tool.family import FAMILIES
+from peen.job.calls import Calls, Pending
+from peen.job.program import Start, start_shell
+from peen.job.record import keep_end
 from peen.tool.jobs import Command, CommandOrder
-from peen.tool.process import Process, spawn
 from peen.wire.jobcalls import (
     CreateJob,
     EndJob,
@@ -33,8 +33,9 @@ from peen.wire.worker import CallingTool
 class Jobs:
     """Owns nothing but the list: each job is a task of the worker's nursery, and outlives the turn that started it."""
 
-    def __init__(self, calls: Calls, nursery: trio.Nursery, entropy: Entropy) -> None:
-        self._calls, self._nursery, self._entropy = calls, nursery, entropy
+    def __init__(self, calls: Calls, nursery: trio.Nursery, entropy: Entropy, *, start: Start = start_shell) -> None:
+        """`start` runs what is ordered."""
+        self._calls, self._nursery, self._entropy, self._start = calls, nursery, entropy, start
         self._live: dict[str, Job] = {}
 
     def of(self, caller: CallingTool) -> CallersJobs:
@@ -74,11 +75,11 @@ class Jobs:
         try:
             # A Stop may have come while the row was written: then nothing is started at all.
             await trio.lowlevel.checkpoint_if_cancelled()
-            family = FAMILIES.start(partial(self._spawn, order))
+            program = self._start(order, self._entropy.token(16).hex())
         except BaseException as prevented:
             await self._record_prevented(job_id, prevented)
             raise
-        job = Job(job_id, family, self._calls, order.capture_bytes)
+        job = Job(job_id, program, self._calls, order.capture_bytes)
         self._live[job_id] = job
         self._nursery.start_soon(self._run, job)
         return job
@@ -89,14 +90,6 @@ class Jobs:
         finally:
             del self._live[job.job_id]
 
-    def _spawn(self, order: CommandOrder) -> Process:
-        return spawn(
-            ["/bin/sh", "-c", order.command],
-            directory=order.directory,
-            environment=order.environment,
-            mark=self._entropy.token(16).hex(),
-        )
-
     async def _record_prevented(self, job_id: str, prevented: BaseException) -> None:
         """The process was never started."""
         is_fault = isinstance(prevented, Exception)
@@ -105,9 +98,16 @@ class Jobs:
         try:
             if not is_fault:
                 self._calls.call_soon(RecordJobSignal(job_id=job_id, signal="stop"), JobSignalRecorded)
-            await self._calls.call(end, JobEnded)
+            answer = self._calls.call_soon(end, JobEnded)
         except LinkLost:
             return  # the controller ends it with this worker
+        self._nursery.start_soon(self._keep_end, end, answer)
+        with trio.CancelScope(shield=True):  # as any writing call: the answer or the loss of the link ends it
+            await answer.done.wait()
+
+    async def _keep_end(self, end: EndJob, answer: Pending[JobEnded]) -> None:
+        with contextlib.suppress(LinkLost):  # as above
+            await keep_end(self._calls, end, answer)
 
 
 class CallersJobs:

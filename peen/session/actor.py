@@ -51,6 +51,7 @@ log = structlog.get_logger(__name__)
 
 STOP_QUIET_S: Final = 4.0
 """Seconds after a Stop in which the worker must have ended everything; then it is killed."""
+END_RETRY_S: Final = 2.0  # a failing disk is asked again; for space on a full one the store waits by itself
 INBOX_SLOTS: Final = 64
 """Messages that wait to be judged; when it is full, the sockets that sent them are read no further."""
 
@@ -369,16 +370,24 @@ class SessionActor:
         await self._end(turn, _failure("internal error; the log has the details"))
 
     async def _end(self, turn: RunningTurn, ending: Ending) -> None:
-        if self._running is not turn:
+        """Record the end of the turn that runs. A disk that refuses is asked again, unless the controller stops."""
+        while self._running is turn:
+            if turn.is_stopped:
+                ending = STOPPED  # also where the Stop itself failed to record that, and whoever is next does it
+            elif turn.taken is not None:
+                ending = turn.taken
+            change = self._ending_of(UUID(turn.turn_id).bytes, ending)
+            try:
+                sequence = await self._house.database.write(change, terminal=True)
+            except StorageError as refused:
+                if self._closed:
+                    raise
+                log.warning("the end of a turn is not stored yet", session_id=self._id, error=str(refused))
+                await trio.sleep(END_RETRY_S)
+                continue
+            if sequence is not None:
+                self.turn_ended(TurnEnd(turn.turn_id, ending.state, ending.reason, sequence))
             return
-        if turn.is_stopped:
-            ending = STOPPED  # also where the Stop itself failed to record that, and whoever is next does it
-        elif turn.taken is not None:
-            ending = turn.taken
-        change = self._ending_of(UUID(turn.turn_id).bytes, ending)
-        sequence = await self._house.database.write(change, terminal=True)
-        if sequence is not None:
-            self.turn_ended(TurnEnd(turn.turn_id, ending.state, ending.reason, sequence))
 
     def _ending_of(self, turn_id: bytes, ending: Ending) -> Change[int | None]:
         at_ms = self._house.entropy.now_ms()

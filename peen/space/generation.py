@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 import trio
 
-from peen.errors import LinkLost, PeenError, WorkerFailed
+from peen.errors import LinkLost, PeenError, StorageError, WorkerFailed
 from peen.wire.worker import LaunchDocument, Shutdown
 from peen.worker.credential import new_credential
 from peen.worker.framing import FrameStream
@@ -20,6 +20,7 @@ from .terms import Ending, Placement, World
 log = structlog.get_logger(__name__)
 
 RECORD_S: Final = 10.0  # seconds that recording an end may take while everything stops
+RETRY_S: Final = 2.0  # a disk that fails is asked again; for space on a full one the store waits by itself
 LAST_WORDS_S: Final = 1.0  # after a lost link the exit of the process is waited for: it tells more
 
 
@@ -92,8 +93,7 @@ class GenerationActor:
                 try:
                     door.close()
                     if recorded:
-                        with trio.move_on_after(RECORD_S, shield=True):
-                            await self._record()
+                        await self._make_known()
                 finally:
                     self.ended.set()
                     self.settled.set()
@@ -204,10 +204,24 @@ class GenerationActor:
             self._log.error("worker outlived SIGKILL", pid=process.pid, seconds=self._limits.kill_s)
             shield = False
 
+    async def _make_known(self) -> None:
+        """Record the end. As in `_make_sure` it is shielded for a while, and then lasts as long as the owner."""
+        with trio.move_on_after(RECORD_S, shield=True):
+            await self._record()
+            return
+        self._log.error("the end of a worker is not stored", seconds=RECORD_S)
+        await self._record()
+
     async def _record(self) -> None:
         assert self.ending is not None
         ending = self.ending
-        await self._world.store.ended(self.generation_id, ending.state, ending.detail, ending.exit_code)
+        while True:
+            try:
+                await self._world.store.ended(self.generation_id, ending.state, ending.detail, ending.exit_code)
+                break
+            except StorageError as refused:
+                self._log.warning("the end of a worker is not stored yet", error=str(refused))
+                await trio.sleep(RETRY_S)
         self._log.info("worker ended", state=ending.state, detail=ending.detail, exit_code=ending.exit_code)
 
     def _door(self, digest: bytes) -> Door:

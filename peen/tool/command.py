@@ -14,7 +14,7 @@ import trio
 from msgspec import Meta
 
 from peen.duration import format_duration_ms
-from peen.errors import StorageError
+from peen.errors import StaleClaim, StorageError
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import path_text
 from peen.tool.jobs import Command, CommandOrder, jobs_of
@@ -111,6 +111,8 @@ async def _start(arguments: RunCommandArguments, directory: Path, context: ToolC
     )
     try:
         return await jobs_of(context).start(order)
+    except StaleClaim as refused:
+        raise ToolError("failed", "nothing was started: the turn was stopped or taken away before") from refused
     except StorageError as refused:
         raise ToolError("failed", f"nothing was started: {refused}") from refused
     except OSError as exc:

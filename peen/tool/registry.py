@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from peen.duration import format_duration_ms
+from peen.errors import LinkLost, StaleClaim
 from peen.tool.apply_patch import ApplyPatch
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolImage, ToolOutcome, ToolResult, WithImage
 from peen.tool.bounds import fit_head, json_bytes
@@ -68,7 +69,10 @@ class Tools:
         return entry is None or entry.tool.repeatable
 
     async def call(self, name: str, arguments: bytes | msgspec.Raw, context: ToolContext) -> ToolOutcome:
-        """Carry out one call. Nothing but cancellation is raised: every failure is a result that says so."""
+        """Carry out one call. A failure is a result that says so, unless there is nobody left to tell.
+
+        Raises: LinkLost, StaleClaim, and what cancels.
+        """
         context = dataclasses.replace(context, ledger=context.ledger.for_call())
         is_error = False
         image: ToolImage | None = None
@@ -78,6 +82,8 @@ class Tools:
             content, is_error, image = _encoded(result, context), result.is_error, seen
         except ToolError as exc:
             content, is_error = _shortened(str(exc), context), True
+        except (LinkLost, StaleClaim):
+            raise  # no result would be stored any more: the step counts as cut off, and the turn is over
         except Exception:
             # Not the model's mistake and not a reason to end the turn: it learns that the outcome is unknown.
             log.exception("a tool failed by a fault of Peen", tool=name)

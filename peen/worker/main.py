@@ -88,7 +88,7 @@ class _Worker:
         """Carry the link until it ends; every command has been ended when this returns."""
         async with trio.open_nursery() as nursery:
             # Jobs outlive turns: they are tasks beside them.
-            self._jobs = Jobs(link, nursery, SystemEntropy())
+            self._jobs = self._keep_jobs(link, nursery)
             self._shop = await self._furnish(link)
             nursery.start_soon(self._carry, link, nursery)
             self._ready.set()
@@ -103,6 +103,9 @@ class _Worker:
     async def _end_jobs(self) -> None:
         if self._jobs is not None:
             await self._jobs.end_all()
+
+    def _keep_jobs(self, link: ControllerLink, nursery: trio.Nursery) -> Jobs:
+        return Jobs(link, nursery, SystemEntropy())
 
     async def _furnish(self, link: ControllerLink) -> Workshop:
         settings = self._document.settings

@@ -9,9 +9,10 @@ from uuid import UUID
 
 import msgspec
 from sim_client import Client
+from sim_jobs import check_jobs
 from sim_model import ToolRun, label_of
 from sim_told import told as what_was_told
-from sim_world import Home, World
+from sim_world import START_S, Home, World
 from world_kit import check_sequences
 
 from peen.actors import holds
@@ -26,9 +27,9 @@ TERMINAL: Final = frozenset({"turn.completed", "turn.failed", "turn.cancelled"})
 BEGINNING: Final = frozenset({"turn.started", "turn.resumed"})
 PLENTY: Final = 1_000_000
 STOP_S: Final = 5.0
-START_S: Final = 1_700_000_000
-"""Wall clock of a simulated host when its virtual time begins."""
 MILLISECOND: Final = 0.001
+RECORDED: Final = frozenset({"look", "change", "runCommand"})
+"""Tools that write down that they ran."""
 NEVER_MS: Final = 1 << 62
 
 
@@ -57,6 +58,7 @@ def check(world: World) -> None:
     problems += _generations(reader)
     problems += _spending(reader)
     problems += _summaries(reader)
+    problems += check_jobs(world, reader)
     for ghost in world.ghosts:
         problems += [f"4: a replaced worker's call was carried out: {call}" for call in ghost.granted]
     problems += [f"12: a strict provider refused a request: {refusal}" for refusal in world.ledger.refused]
@@ -71,7 +73,7 @@ def _program(world: World) -> Iterator[str]:
     for entry in world.logs:
         fault = entry.get("exc_info")
         is_death = fault is not None and any(holds(fault, kind) for kind in (SimulatedCrash, LinkLost, StaleClaim))
-        if entry["log_level"] == "error" and not is_death and not _disk_failed(world):
+        if entry["log_level"] == "error" and not is_death and not world.disk_failed:
             yield f"an error was logged: {entry['event']} {fault!r}"
     if world.ledger.open_streams or world.ledger.running_tools:
         yield f"{world.ledger.open_streams} requests and {world.ledger.running_tools} tools still run"
@@ -139,7 +141,7 @@ def _segments(world: World, reader: Reader, home: Home) -> Iterator[str]:
         elif row.type == "content_block_stop":
             stopped.setdefault(request, []).append(msgspec.json.decode(row.data)["index"])
     for request, indexes in started.items():
-        numbers = sorted(set(indexes)) if _disk_failed(world) else list(range(len(indexes)))
+        numbers = sorted(set(indexes)) if world.disk_failed else list(range(len(indexes)))
         if indexes != numbers:
             yield f"8: the blocks of request {UUID(bytes=request)} are numbered {indexes}"
         if sorted(stopped.get(request, [])) != indexes:
@@ -175,7 +177,9 @@ def _tools(world: World, reader: Reader) -> Iterator[str]:
         if call.label in steps:
             yield f"2: call {call.label!r} was begun twice"
         steps.add(call.label)
-        yield from _runs(reader, call, runs.get(call.label, []))
+        # A command whose row the disk refuses is not started, and its result says so.
+        may_not_run = not call.is_recorded or (call.name == "runCommand" and world.disk_failed)
+        yield from _runs(reader, call, runs.get(call.label, []), must_run=not may_not_run)
     for label in runs:
         if label not in steps:
             yield f"3: call {label!r} ran and its step was never claimed"
@@ -193,6 +197,15 @@ class _Call(NamedTuple):
     ended_at_ms: int | None
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether runs of it are in the ledger."""
+        return self.name in RECORDED
+
+    @property
+    def name(self) -> str:
+        return str(msgspec.json.decode(self.given)["name"])
+
+    @property
     def label(self) -> str:
         return label_of(msgspec.json.encode(msgspec.json.decode(self.given)["arguments"]))
 
@@ -202,7 +215,7 @@ class _Call(NamedTuple):
         return None if self.resolution is None else str(msgspec.json.decode(self.resolution)["decision"])
 
 
-def _runs(reader: Reader, call: _Call, runs: list[ToolRun]) -> Iterator[str]:
+def _runs(reader: Reader, call: _Call, runs: list[ToolRun], *, must_run: bool) -> Iterator[str]:
     label, kind, state = call.label, call.kind, call.state
     if len(runs) > call.attempt:
         yield f"3: call {label!r} ran {len(runs)} times and its step was begun {call.attempt} times"
@@ -215,7 +228,7 @@ def _runs(reader: Reader, call: _Call, runs: list[ToolRun]) -> Iterator[str]:
         stored_s = call.ended_at_ms / 1000 - START_S
         if any(run.began_s > stored_s + MILLISECOND for run in runs):
             yield f"2: call {label!r} had a stored result and was made again"
-        if call.decision in (None, "retry") and not any(run.is_done for run in runs):
+        if must_run and call.decision in (None, "retry") and not any(run.is_done for run in runs):
             yield f"2: call {label!r} has a stored result and never ran to its end"
     if state in ("running", "failed") and kind == "effect":
         yield f"3: call {label!r} was cut off and is called {state}, not uncertain"
@@ -329,10 +342,6 @@ def _summaries(reader: Reader) -> Iterator[str]:
 
 
 # --- helpers
-
-
-def _disk_failed(world: World) -> bool:
-    return bool(world.plan.full or world.plan.ioerr or world.plan.failed_commit) or world.disk_was_filled
 
 
 def _is_held(execution: executions.ExecutionRow) -> bool:

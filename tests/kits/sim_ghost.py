@@ -16,7 +16,7 @@ from peen.wire.worker import WireError
 from peen.worker.framing import FrameStream
 from peen.worker.link import Reply, WorkerLink
 
-READS: Final = frozenset({"history.page", "blobs.fetch"})
+READS: Final = frozenset({"history.page", "blobs.fetch", "job.list", "job.read"})
 
 
 class Ghost:

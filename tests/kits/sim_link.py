@@ -50,6 +50,10 @@ class Wire:
         """Let nothing through from now on, as if the worker stood still."""
         self._flowing = trio.Event()
 
+    def go_on(self) -> None:
+        """Let through what was held up, and all that comes."""
+        self._flowing.set()
+
     async def pass_through(self) -> None:
         """Wait as long as the way takes. Raises: trio.BrokenResourceError if the link is cut."""
         if not self.is_cut and self.chance.random() < 0.5:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from peen.context.count import fixed_tokens, message_tokens
 from peen.errors import ModelError
 from peen.model.conversation import to_summarize
 from peen.model.demo import summary
-from peen.model.stream import Finished, ModelInfo, ModelRequest, StreamEvent, UsageReported
+from peen.model.stream import CallDelta, Finished, ModelInfo, ModelRequest, StreamEvent, UsageReported
 from peen.model.strict import strict_request_check
 from peen.session.resumption import NOTE
 from peen.tool.base import Tool, ToolContext, ToolError
@@ -31,6 +32,8 @@ PROBE: Final = "probe"
 """How messages begin that only find out whether a session still works; every script answers them."""
 _PAUSED: Final = NOTE.partition("{")[0]
 """How the note of a pause begins, which stands in the middle of a turn."""
+
+_JOB_ID: Final = re.compile(r'"jobId":"([0-9a-f-]{36})"')
 
 Round = Sequence[Attempt]
 """The attempts of one round: all but the last one fail."""
@@ -95,7 +98,7 @@ class SimUpstream:
         lines = to_summarize(request.messages)
         text, number = (SUMMARY, 0) if lines is not None else self._place(request)
         self._ledger.asked.append(Asked(trio.current_time(), text, list(request.messages)))
-        attempt = says(summary(lines).text) if lines is not None else self._attempt(text, number)
+        attempt = says(summary(lines).text) if lines is not None else about_jobs(self._attempt(text, number), request)
         self._ledger.open_streams += 1
         try:
             async with aclosing(_play(attempt, counted(request))) as events:
@@ -129,6 +132,19 @@ class SimUpstream:
 def counted(request: ModelRequest) -> int:
     """What the model has read, counted as Peen estimates it."""
     return fixed_tokens(request.system, request.tools) + sum(map(message_tokens, request.messages))
+
+
+def about_jobs(attempt: Attempt, request: ModelRequest) -> Attempt:
+    """The attempt with `{job.1}` in its calls replaced by the first job that the model was told of, and so on."""
+    told = dict.fromkeys(found for message in request.messages for found in _JOB_ID.findall(message.content))
+    named = {f"{{job.{number}}}": job_id for number, job_id in enumerate(told, 1)}
+
+    def filled(text: str) -> str:
+        for name, job_id in named.items():
+            text = text.replace(name, job_id)
+        return text
+
+    return [CallDelta(piece.index, filled(piece.json)) if isinstance(piece, CallDelta) else piece for piece in attempt]
 
 
 async def _play(attempt: Attempt, prompt_tokens: int) -> AsyncGenerator[StreamEvent, None]:
@@ -180,6 +196,8 @@ class SimChange(_Recorded):
 
 
 def label_of(arguments: bytes) -> str:
-    """The label of a recorded call."""
+    """The label of a call: what it is to say, the command that it runs, or all that it was given."""
     given: dict[str, Any] = msgspec.json.decode(arguments)
-    return str(given.get("say", "seen"))
+    if "jobId" in given:
+        return msgspec.json.encode(given).decode()
+    return str(given.get("say", given.get("command", "seen")))

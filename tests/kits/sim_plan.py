@@ -62,6 +62,8 @@ class PlannedFaults:
         self.fired = 0
         """How often the plan has struck. 0 at the end: there was no such commit, statement or frame."""
         self.statements = self.commits = self.frames_up = self.frames_down = 0
+        self.watch: Callable[[apsw.Connection], None] = lambda _connection: None
+        """Looks at what each commit is about to make true."""
         self.disk_full = False
         self._broken_until = -1.0
 
@@ -78,6 +80,7 @@ class PlannedFaults:
 
     def before_commit(self, connection: apsw.Connection) -> None:
         self.commits += 1
+        self.watch(connection)
         if self.commits == self.plan.crash_before:
             self._crash(f"before commit {self.commits}")
         if self.commits == self.plan.failed_commit:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 import trio
 from image_kit import PNG
@@ -13,21 +14,29 @@ from image_kit import sent as sent_images
 from sim_check import check
 from sim_client import Client, Sent
 from sim_decisions import Wish, next_decision
+from sim_jobs import unattended
 from sim_model import PROBE, Script
 from sim_plan import NO_FAULT, Plan
+from sim_watch import left_running
+from sim_worker import SimWorker
 from sim_world import Home, World, simulate
 from world_kit import uuid
 
+from peen.control.core import _signal_job
 from peen.errors import PeenError, Refused, StorageError
+from peen.session.jobs import ask_for_signal
 from peen.session.notices import record
+from peen.store import jobs
 from peen.testing.faults import SimulatedCrash
 from peen.wire.client import MessageSend
+from peen.wire.jobcalls import JobSignalName
 
 STEP_S: Final = 600.0
 """Virtual seconds that a step may take: past every time limit and retry of the program."""
 TRIES: Final = 8
 AGAIN_S: Final = 5.0
 """What a user waits before doing again what the store refused. `TRIES` of it outlast a disk that fails for a while."""
+LOOK_S: Final = 0.05
 DECISIONS: Final = 40
 """Steps in which a user gets through with the paused work of a session, refusals and interruptions included."""
 
@@ -66,6 +75,38 @@ class Play:
         """Until every message is answered and nothing runs."""
         with trio.fail_after(STEP_S):
             await self.user.until(self._is_settled)
+
+    async def wait_jobs(self, running: int = 0) -> None:
+        """Until so many commands run, or no turn could start the next one, or the controller has died."""
+        with trio.fail_after(STEP_S):
+            while self._running() not in (running, None):
+                if running and self._is_settled():
+                    return
+                await trio.sleep(LOOK_S)
+
+    async def signal_job(self, signal: JobSignalName, *, session: int = 0) -> None:
+        """Ask for a signal to the newest command of the session, as the API does; again while the store refuses."""
+        controller, home = self.world.controller, self.home(session)
+        rows = [] if controller is None else jobs.page(controller.database.reader, home.no, limit=1, offset=0)
+        if controller is None or not rows:
+            return
+        row = rows[0]
+
+        async def ask() -> None:
+            change = partial(
+                ask_for_signal, session_no=home.no, job_id=row.id, signal=signal, at_ms=controller.entropy.now_ms()
+            )
+            _, accepted = await controller.database.write(change)
+            if accepted:
+                await _signal_job(controller.supervisor, home.uuid, str(UUID(bytes=row.id)), signal)
+
+        for _ in range(TRIES):
+            try:
+                await self.world.request(ask)
+            except StorageError:
+                await trio.sleep(AGAIN_S)
+            else:
+                return
 
     async def stop(self, *, session: int = 0) -> None:
         """Stop the session; tried again while the store refuses."""
@@ -119,6 +160,10 @@ class Play:
         """Nothing of the worker comes through any more; it does not know."""
         for process in self.world.space.living(self.home(session).uuid):
             process.wire.hold()
+
+    def thaw_worker(self, *, session: int = 0) -> None:
+        for process in self.world.space.living(self.home(session).uuid):
+            process.wire.go_on()
 
     async def replace_worker(self, *, session: int = 0) -> None:
         """Have the controller give the worker up, as when it does not obey a Stop."""
@@ -234,6 +279,10 @@ class Play:
     def _is_settled(self) -> bool:
         return self.world.is_idle() and not self.user.unanswered()
 
+    def _running(self) -> int | None:
+        """Commands that count as running; None where the controller has died."""
+        return None if self.world.controller is None else len(left_running(self.world.db.reader))
+
     def _entropy(self) -> Callable[[], int]:
         assert self.world.controller is not None
         return self.world.controller.entropy.now_ms
@@ -253,6 +302,7 @@ class Scenario:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of WorkerSettings."""
     wish: Wish | None = None
+    worker: type[SimWorker] = SimWorker
 
     def run(self, *, seed: int = 0, plan: Plan = NO_FAULT, checked: bool = True) -> World:
         """Play it under a seed and a plan, settle, and check that every promise was kept."""
@@ -264,6 +314,7 @@ class Scenario:
         return world
 
     async def _play(self, world: World) -> None:
+        world.space.worker = self.worker
         await world.start()
         user = world.client()
         for home in world.homes:
@@ -273,6 +324,7 @@ class Scenario:
             with world.script_scope:
                 await self.body(play)
             await play.settle()
+            world.seen += unattended(world, world.db.reader)
             await world.close()
         except trio.TooSlowError as late:
             raise AssertionError(f"a step did not end within {STEP_S:g} s\n{world.repeat}") from late

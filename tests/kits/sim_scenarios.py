@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 from engine_kit import asks, says, work
+from sim_commands import COMMANDS
 from sim_decisions import Wish
 from sim_play import Play, Scenario
 
@@ -254,4 +255,4 @@ SCENARIOS: Final = {
             wish=Wish(work="stay", releases=True),
         ),
     )
-}
+} | COMMANDS

@@ -123,13 +123,21 @@ def _answers(world: World, home: Home, rows: list[inbox.InboxRow], requests: lis
 
 
 def _notices(world: World, reader: Reader, home: Home, whole: list[HistoryMessage]) -> Iterator[str]:
-    """6: every notice that is meant for the model is told once."""
+    """6: every notice that is meant for the model is told to it once, at the latest when the next turn opens."""
     told = [row.message.content for row in whole if row.message.role == "user" and row.message.injected]
-    for summary, state in reader.rows(
-        "SELECT summary, state FROM notice WHERE source = 'api' AND key >> 32 = ? ORDER BY key", (home.no,)
+    # By the feed, not by the clock: what a full disk has put off is stored under the time at which it happened.
+    shown = [(row.type, row.sequence) for row in feed.after(reader, home.no, 0, limit=PLENTY, max_bytes=PLENTY * 100)]
+    created = [sequence for frame_type, sequence in shown if frame_type == "notice.created"]
+    opened = max((sequence for frame_type, sequence in shown if frame_type == "turn.started"), default=0)
+    for number, summary, state in reader.rows(
+        "SELECT key & 0xFFFFFFFF, summary, state FROM notice WHERE source IN ('api', 'tools.job') "
+        "AND key >> 32 = ? ORDER BY key",
+        (home.no,),
     ):
         count = sum(summary in text for text in told)
-        if state != "delivered" or count != 1:
+        is_due = state == "delivered" or created[number - 1] < opened
+        expected = ("delivered", 1) if is_due else ("pending", 0)
+        if (state, count) != expected:
             yield f"6: notice {summary!r} is {state} and was told {count} times"
     for asked in world.ledger.asked:
         injected = [message for message in asked.messages if message.role == "user" and message.injected]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 from sim_link import Wire
 from sim_model import Ledger, SimChange, SimLook, SimUpstream
 from sim_plan import PlannedFaults
+from sim_programs import SimProgram, SimPrograms
 from world_kit import ClockEntropy
 
 from peen.errors import WorkerFailed
 from peen.ids import SessionNo
+from peen.job.room import Jobs
 from peen.model.registry import Models
 from peen.space.control import WorkerProcess
 from peen.space.door import Door, Expected
@@ -23,7 +26,13 @@ from peen.space.generation import GenerationActor
 from peen.space.supervise import Placement, Supervisor
 from peen.store import sessions
 from peen.store.database import Database
+from peen.tool.base import Tool
+from peen.tool.command import RunCommand
+from peen.tool.list_jobs import ListJobs
+from peen.tool.read_job_output import ReadJobOutput
 from peen.tool.registry import Tools
+from peen.tool.signal_job import SignalJob
+from peen.tool.wait_job import WaitJob
 from peen.turn.workshop import Workshop
 from peen.wire.worker import LaunchDocument
 from peen.worker.framing import FrameStream
@@ -32,13 +41,16 @@ from peen.worker.link import ControllerLink, WorkerLink, _greet
 from peen.worker.main import EXIT_LINK_LOST, EXIT_OK, EXIT_REFUSED, _Worker
 
 KILLED: Final = -9
+JOB_SEED: Final = 1_000_000_000
+"""Ids of jobs are drawn apart from those of everything else."""
 
 
 class SimProcess:
     """One worker process. Killed, it does nothing more that anybody could notice."""
 
-    def __init__(self, pid: int, document: LaunchDocument, wire: Wire) -> None:
+    def __init__(self, pid: int, document: LaunchDocument, wire: Wire, programs: SimPrograms) -> None:
         self.pid, self.start_time, self.document, self.wire = pid, pid, document, wire
+        self.programs = programs
         self.scope = trio.CancelScope()
         self.exited = trio.Event()
         self.status = KILLED
@@ -54,9 +66,12 @@ class SimProcess:
 
     def kill(self) -> None:
         if self.is_ghost:
+            for program in self.programs.started:
+                program.is_haunted = True
             self.exited.set()
             return
         self.wire.cut()  # first, so that nothing of its unwinding gets out
+        self.programs.kill_all()
         self.scope.cancel()
 
 
@@ -70,6 +85,7 @@ class SimSpace:
     ) -> None:
         self._nursery, self._faults, self._upstream, self._ledger = nursery, faults, upstream, ledger
         self._seed = seed
+        self._pids = count(20_001)
         self.processes: list[SimProcess] = []
         self.broken: list[BaseException] = []
         """What came out of workers: faults of the program."""
@@ -82,7 +98,8 @@ class SimSpace:
         await trio.lowlevel.checkpoint()
         number = len(self.processes) + 1
         wire = Wire(random.Random(self._seed * 1000 + number))
-        process = SimProcess(1000 + number, document, wire)
+        programs = SimPrograms(self._nursery, self._ledger, self._pids)
+        process = SimProcess(1000 + number, document, wire, programs)
         faults = self._faults
         wire.controller.sending = faults.cuts_down
         wire.worker.half = wire.controller.half = bool(faults.plan.half)
@@ -90,6 +107,11 @@ class SimSpace:
         self.processes.append(process)
         self._nursery.start_soon(self._live, process)
         return process
+
+    @property
+    def programs(self) -> list[SimProgram]:
+        """Every command that was ever started here."""
+        return [program for process in self.processes for program in process.programs.started]
 
     def living(self, session_id: str | None = None) -> list[SimProcess]:
         """Processes that have not ended, of one session or of all."""
@@ -124,6 +146,7 @@ class SimSpace:
         finally:
             if not process.wire.is_cut:
                 process.wire.worker.inner.send_stream.close()
+            process.programs.kill_all()
             process.exited.set()
 
     def _broke(self, process: SimProcess, fault: BaseException) -> None:
@@ -135,7 +158,8 @@ class SimSpace:
         document = process.document
         door = self.doors[document.generation_id]
         await door.knock(process.wire)
-        worker = self.worker(document, self._upstream, self._ledger, seed=self._seed * 1000 + 500 + process.pid)
+        seed = self._seed * 1000 + 500 + process.pid
+        worker = self.worker(document, self._upstream, self._ledger, process.programs, seed=seed)
         frames = FrameStream(process.wire.worker)
         try:
             ack = await _greet(frames, document)
@@ -149,9 +173,17 @@ class SimSpace:
 class SimWorker(_Worker):
     """The real worker with the models and tools of the simulation."""
 
-    def __init__(self, document: LaunchDocument, upstream: SimUpstream, ledger: Ledger, *, seed: int) -> None:
+    def __init__(
+        self, document: LaunchDocument, upstream: SimUpstream, ledger: Ledger, programs: SimPrograms, *, seed: int
+    ) -> None:
         super().__init__(document)
-        self._upstream, self._ledger, self._seed = upstream, ledger, seed
+        self._upstream, self._ledger, self._programs, self._seed = upstream, ledger, programs, seed
+
+    def _keep_jobs(self, link: ControllerLink, nursery: trio.Nursery) -> Jobs:
+        return Jobs(link, nursery, ClockEntropy(self._seed + JOB_SEED), start=self._programs.start)
+
+    def _tools(self) -> Tools:
+        return Tools([SimLook(self._ledger), SimChange(self._ledger)])
 
     async def _furnish(self, link: ControllerLink) -> Workshop:
         models = Models([self._upstream])
@@ -160,9 +192,18 @@ class SimWorker(_Worker):
         return Workshop(
             session_id=self._document.session_id, workspace=workspace, home=workspace,
             settings=self._document.settings, models=models,
-            tools=Tools([SimLook(self._ledger), SimChange(self._ledger)]), command_environment={},
-            journal=LinkJournal(link), entropy=ClockEntropy(self._seed),
+            tools=self._tools(), command_environment={}, jobs=self._jobs,
+            journal=LinkJournal(link, before_commit=None if self._jobs is None else self._jobs.send_ends),
+            entropy=ClockEntropy(self._seed),
         )  # fmt: skip
+
+
+class CommandingWorker(SimWorker):
+    """It also has the tools for commands."""
+
+    def _tools(self) -> Tools:
+        of_jobs: list[Tool[Any]] = [RunCommand(), ListJobs(), ReadJobOutput(), WaitJob(), SignalJob()]
+        return Tools([SimLook(self._ledger), SimChange(self._ledger), *of_jobs])
 
 
 class SimDoor(Door):

@@ -18,6 +18,7 @@ from sim_ghost import Ghost
 from sim_model import MODEL, Ledger, Script, SimUpstream
 from sim_plan import NO_FAULT, Plan, PlannedFaults
 from sim_schedule import run_seeded
+from sim_watch import left_running, untold_ends
 from sim_worker import SimProcess, SimSpace, SimSupervisor, SimWorkers
 from structlog.testing import capture_logs
 from world_kit import ClockEntropy, uuid
@@ -42,6 +43,8 @@ from peen.worker.link import CallHandler
 
 LIVES: Final = 12
 """Controllers that a world may need until one stays up: a disk that fails at every start would never end."""
+START_S: Final = 1_700_000_000
+"""Wall clock of a simulated host when its virtual time begins."""
 RESTART_S: Final = 5.0
 QUEUE_CAPACITY: Final = 4
 
@@ -109,6 +112,11 @@ class World:
         """Around the scenario: what it still had in mind is dropped when its controller dies of the plan."""
         self.disk_was_filled = False
         self.stopped_s: list[tuple[Home, float]] = []
+        self.closing_s: float | None = None
+        """When the controller was first told to stop in order."""
+        self.seen: list[str] = []
+        """Broken promises that were seen while the world ran."""
+        self.faults.watch = self._watch
         self.logs: list[Any] = []
         self._session_count = session_count
         self._changed = trio.Event()
@@ -121,6 +129,11 @@ class World:
         """The command that runs this world again."""
         words = f"{self.name} seed={self.seed} {self.plan}".strip()
         return f"PEEN_SIM='{words}' python -m pytest tests/sim/test_sim_repeat.py"
+
+    @property
+    def disk_failed(self) -> bool:
+        """Whether the disk was full or broken at any time."""
+        return bool(self.plan.full or self.plan.ioerr or self.plan.failed_commit) or self.disk_was_filled
 
     @property
     def db(self) -> Database:
@@ -170,7 +183,15 @@ class World:
         self._is_planned_death = True
 
     async def close(self) -> None:
-        """The orderly stop, as control-core does it: turns, then workers, then the store."""
+        """The orderly stop; a controller that dies of it is started again, and stopped once more."""
+        if self.closing_s is None:
+            self.closing_s = trio.current_time()
+        while not await self.request(self._close):
+            await self.start()
+        await self._until_over()
+
+    async def _close(self) -> None:
+        """As control-core does it: turns, then workers, then the store."""
         controller = self.controller
         assert controller is not None
         await controller.sessions.close(interrupted("shutdown", "the controller was stopped"))
@@ -178,7 +199,6 @@ class World:
         await controller.supervisor.stop_all("the controller stops")
         controller.pump.flush()
         self._end.set()
-        await self._until_over()
 
     def die(self) -> None:
         """The moment of a crash: from here on nobody hears anything of this controller."""
@@ -225,6 +245,7 @@ class World:
     async def _serve(self, database: Database, life: int) -> None:
         entropy = ClockEntropy(self.seed * 100 + life)
         await recover(database, entropy)
+        self.seen += [f"18: {left} after recovery" for left in left_running(database.reader)]
         await self._make_homes(database)
         controller = Controller(
             database, await Blobs.open(database), self.space, entropy=entropy, settings=self.settings
@@ -253,6 +274,10 @@ class World:
         self.ghosts.append(ghost)
         ghost.give_up(controller.supervisor)
         controller.nursery.start_soon(ghost.run)
+
+    def _watch(self, connection: apsw.Connection) -> None:
+        number = self.faults.commits
+        self.seen += [f"{broken}, in commit {number}" for broken in untold_ends(Reader(connection))]
 
     def _tell(self) -> None:
         self._changed.set()

@@ -12,7 +12,7 @@ import pytest
 from sim_plan import Plan
 from sim_scenarios import SCENARIOS
 
-NAMES = ["tools", "late", "sessions", "resume"]
+NAMES = ["tools", "late", "sessions", "resume", "command_stop"]
 PLANS = [Plan(), Plan(crash_before=9), Plan(cut_up=9)]
 
 

@@ -26,3 +26,8 @@ def test_a_disk_that_is_full_from_any_statement_on_until_it_is_freed(name: str) 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_an_input_or_output_error_at_any_statement(name: str) -> None:
     assert sweep(SCENARIOS[name], lambda n: Plan(ioerr=n), step=STEP) >= FEWEST
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_disk_that_fails_from_any_statement_on_for_a_while(name: str) -> None:
+    assert sweep(SCENARIOS[name], lambda n: Plan(ioerr=n, lasting_s=A_WHILE_S), step=STEP) >= FEWEST

@@ -11,13 +11,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import trio
 from space_kit import QUICK, MemoryGenerations, ask, gone, running
 
 import peen
-from peen.errors import AgentSpaceNotAllowed, LinkLost, NotFound, StorageFull, WorkerFailed
+from peen.errors import AgentSpaceNotAllowed, LinkLost, NotFound, StorageFailed, StorageFull, WorkerFailed
 from peen.space.proc import read_stat, sweep
 from peen.wire.worker import Hello, Result, decode_from_controller, encode
 from peen.worker.framing import HEADER, FrameStream
@@ -224,6 +225,34 @@ async def test_stop_all_goes_on_when_one_stop_cannot_be_recorded(short_path: Pat
         assert [read_stat(pid) for pid, _ in world.store.processes] == [None, None]
         with pytest.raises(WorkerFailed, match="Peen is stopping"):
             await world.supervisor.ensure(world.place)
+
+
+async def test_an_end_that_the_disk_refuses_is_recorded_later_and_only_then_another_worker_starts(
+    short_path: Path,
+) -> None:
+    class Failing(MemoryGenerations):
+        refused: ClassVar[list[str]] = []
+
+        async def ended(self, generation_id: str, state: str, detail: str, exit_code: int | None, /) -> None:
+            if not self.refused:
+                self.refused.append(generation_id)
+                raise StorageFailed("peen.db", "an I/O error")
+            await super().ended(generation_id, state, detail, exit_code)
+
+        async def create(self, *given: str) -> None:  # type: ignore[override]
+            assert all(row[-2] == "failed" for row in self.rows.values())
+            await super().create(*given)  # type: ignore[arg-type]
+
+    async with running(short_path) as world:
+        world.store.__class__ = Failing
+        link = await world.supervisor.ensure(world.place)
+
+        await world.supervisor.give_up(world.place.session_id, "it was told to")
+
+        first = next(iter(world.store.rows))
+        assert Failing.refused == [first]
+        assert world.store.rows[first][-2:] == ["failed", "it was told to"]
+        assert await world.supervisor.ensure(world.place) is not link
 
 
 async def test_a_lost_fork_server_takes_its_workers_and_their_commands_with_it(short_path: Path) -> None:

@@ -274,6 +274,23 @@ async def test_a_command_that_is_stopped_before_its_row_is_stored_never_starts(w
     assert [job.state for job in world.desk.jobs()] == ["signalled"]
 
 
+async def test_a_command_of_a_turn_that_was_taken_away_never_starts_and_its_result_says_so(world: World) -> None:
+    world.desk.link.hold()
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def call() -> None:
+            text = await world.refused("runCommand", command="touch ran", purpose="")
+            assert text == "failed: nothing was started: the turn was stopped or taken away before"
+
+        await until(lambda: len(world.desk.link.asked) == 1)
+        await world.desk.db.write(lambda tx: tx.execute("UPDATE execution SET state = 'paused'"))
+        world.desk.link.go_on()
+
+    assert not (world.directory / "ran").exists()
+    assert world.desk.jobs() == []
+
+
 async def test_a_cancelled_command_is_ended_with_its_children(world: World, mailbox: Mailbox) -> None:
     pids, took_s = await cancelled(world, mailbox, "echo $$ > mailbox; sleep 100 & echo $! > mailbox; wait", pids=2)
 

@@ -1,4 +1,4 @@
-"""Calling a tool by name: every failure is a result that teaches, and only cancellation is raised."""
+"""Calling a tool by name: every failure is a result that teaches, as long as there is somebody to tell."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from tool_world import World, working
 from trio.testing import MockClock
 
+from peen.errors import LinkLost, PeenError, StaleClaim
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.registry import Tools
 
@@ -37,6 +38,10 @@ class Echo(Tool[EchoArguments]):
                 raise ZeroDivisionError("secret detail")
             case "silent":
                 raise ToolError("failed", "")
+            case "lost":
+                raise LinkLost("the controller is gone")
+            case "stale":
+                raise StaleClaim("a Stop came")
             case "wait":
                 await trio.sleep_forever()
         return EchoResult(text=arguments.text)
@@ -202,6 +207,14 @@ async def test_a_fault_of_a_tool_is_an_unknown_outcome_for_the_model_and_loud_in
     assert "outcome is unknown" in text
     assert "secret" not in text
     assert [(entry["log_level"], entry["tool"], entry["exc_info"]) for entry in logs] == [("error", "echo", True)]
+
+
+@pytest.mark.parametrize(("text", "kind"), [("lost", LinkLost), ("stale", StaleClaim)])
+async def test_a_call_whose_result_nobody_would_store_has_none(echo: World, text: str, kind: type[PeenError]) -> None:
+    with capture_logs() as logs, pytest.raises(kind):
+        await echo.call("echo", text=text)
+
+    assert logs == []
 
 
 async def test_an_error_is_never_empty(echo: World) -> None:
