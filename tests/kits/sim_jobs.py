@@ -24,8 +24,8 @@ from peen.wire.joboutput import NumberedPiece
 MILLISECOND: Final = 0.001
 GAP_S: Final = 0.3
 """Lines of two streams that were printed so far apart keep their order; a line without its end waits 0.1 s for it."""
-MOMENT_S: Final = 30.0
-"""A worker that stands still is lost after 20 s, and with it the ends of its commands."""
+MOMENT_S: Final = 60.0
+"""A worker that stands still is lost after 20 s; an end on a full disk is tried again after 1, 2, 4 ... 30 s."""
 STREAMS: Final = (0, 1)
 PLENTY: Final = 1_000_000
 _CALLS: Final = """

@@ -241,7 +241,7 @@ def test_a_job_that_counts_as_running_although_nothing_of_it_lives_is_seen() -> 
         copy = f"INSERT INTO job (id, call_id, command, state, {columns}) "
         copy += f"SELECT randomblob(16), 'call_9_9', 'of nobody', 'running', {columns} FROM job"
         await play.world.db.write(lambda tx: tx.execute(copy))
-        await play.sleep(60.0)
+        await play.sleep(120.0)
 
     assert "18: job of 'of nobody' counts as running and ended at " in broken(body)
 
