@@ -209,9 +209,12 @@ async def test_what_was_seen_below_a_command_stays_its_own(world: World, worker:
     assert not alive(pid)
 
 
+WAITING = "exec sleep 100"
+
+
 async def two_families(world: World, mailbox: Mailbox, escape: str) -> tuple[Family, Family, int]:
     """Two running commands, and the pid of what the first has started and nobody has seen below it."""
-    one, other = family_of(f"{escape}; sleep 100", world.directory), family_of("sleep 100", world.directory)
+    one, other = family_of(f"{escape}; {WAITING}", world.directory), family_of(WAITING, world.directory)
     pid = await mailbox.pid()
     await until(lambda: is_adopted(pid))
     return one, other, pid
@@ -254,7 +257,7 @@ async def test_what_may_be_anybodys_stays_doubtful_when_only_one_command_is_left
     one, other, pid = await two_families(world, mailbox, NAMELESS)
 
     left = [await shell_killed(one)]
-    later = family_of("sleep 100", world.directory)
+    later = family_of(WAITING, world.directory)
     left += [await shell_killed(other), await shell_killed(later)]
 
     assert [[(row.pid, row.is_doubtful) for row in rows] for rows in left] == [[(pid, True)], [(pid, True)], []]
