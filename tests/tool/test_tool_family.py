@@ -68,6 +68,11 @@ def is_adopted(pid: int) -> bool:
     return row is not None and row.parent == os.getpid()
 
 
+def name_of(pid: int) -> str | None:
+    row = read_row(pid)
+    return None if row is None else row.name
+
+
 def end(*pids: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -216,7 +221,7 @@ async def two_families(world: World, mailbox: Mailbox, escape: str) -> tuple[Fam
     """Two running commands, and the pid of what the first has started and nobody has seen below it."""
     one, other = family_of(f"{escape}; {WAITING}", world.directory), family_of(WAITING, world.directory)
     pid = await mailbox.pid()
-    await until(lambda: is_adopted(pid))
+    await until(lambda: is_adopted(pid) and all(name_of(each.process.pid) == "sleep" for each in (one, other)))
     return one, other, pid
 
 
@@ -288,7 +293,7 @@ async def test_what_is_only_one_commands_is_left_by_it_without_a_brand(
     first = await run(world, NAMELESS)
 
     pid = await mailbox.pid()
-    assert f"left running: {pid} (" in first["note"]
+    assert first["note"].startswith(f"The shell has exited, but it left running: {pid} (")
     assert first["running"]
     end(pid)
 
