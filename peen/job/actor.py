@@ -66,6 +66,7 @@ class Job:
         self.settled, self.ended = trio.Event(), trio.Event()
         self.status: int | None = None
         self.left: Sequence[ProcessRow] = ()
+        self.doubtful: Sequence[ProcessRow] = ()
         self._program, self._calls = program, calls
         self._log = OutputLog(job_id, calls)
         self._readers = (
@@ -215,9 +216,11 @@ class Job:
                         break
 
     async def _look_back(self) -> list[ProcessRow]:
-        """What still runs of the command."""
+        """What still runs of the command. It does not go on for what may be another's; that is only told."""
         is_held = not all(reader.ended.is_set() for reader in self._readers)
-        return sorted(await self._program.left_running(output_held=is_held), key=lambda row: row.pid)
+        rows = sorted(await self._program.left_running(output_held=is_held), key=lambda row: row.pid)
+        self.doubtful = [row for row in rows if row.is_doubtful]
+        return [row for row in rows if not row.is_doubtful]
 
     async def _tell_pid(self) -> None:
         await trio.sleep(PID_S)
@@ -239,9 +242,9 @@ class Job:
             unstored_bytes=self._log.unstored_bytes,
             output_missing=self._log.missing,
         )
+        self.settled.set()
         if not self._is_detached:
             # Whoever waits commits behind this call, and so need not wait for its answer: both are one transaction.
-            self.settled.set()
             with trio.move_on_after(COMPANY_S, shield=True):
                 await self._end_sent.wait()
         self.send_end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -29,6 +30,7 @@ MAX_ARGUMENT_BYTES: Final = 300
 MAX_UNDELIVERED: Final = 10
 MAX_MESSAGE_BYTES: Final = 1000
 
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 _SUMMARIES: Final = {
     "failed": "A turn failed before it finished.",
@@ -289,6 +291,11 @@ def system_text(ending: Ending, calls: Sequence[tuple[ToolCallRecord, str]], und
     if ending.state == "cancelled":
         parts.append("Do not continue that work unless a later message asks for it.")
     return "\n".join(parts)
+
+
+def one_line(text: str) -> str:
+    """`text` with one space for each run of line ends and control characters."""
+    return _CONTROLS.sub(" ", text).strip()
 
 
 def cut(text: str, max_bytes: int) -> str:

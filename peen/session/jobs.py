@@ -11,7 +11,7 @@ import msgspec
 from peen.duration import format_duration_ms
 from peen.errors import NotFound, StaleClaim
 from peen.ids import SessionNo
-from peen.session.ending import cut
+from peen.session.ending import cut, one_line
 from peen.session.notices import MAX_SUMMARY_BYTES, record
 from peen.session.writes import Writer
 from peen.store import executions, generations, jobs
@@ -250,7 +250,7 @@ def _report(tx: Tx, job: JobRow) -> None:
     )
     missing = f"; {job.unstored_bytes} bytes of its output are not stored" if job.output_missing else ""
     tail = f") {how}{missing}"
-    head = cut(f"job {job_id} ({job.purpose}", MAX_SUMMARY_BYTES - len(tail))
+    head = cut(f"job {job_id} ({one_line(job.purpose)}", MAX_SUMMARY_BYTES - len(tail))
     record(
         tx,
         job.session_no,

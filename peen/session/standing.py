@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from peen.session.ending import cut
+from peen.session.ending import cut, one_line
 from peen.store import inbox, jobs
 from peen.store.database import Tx
 from peen.store.turns import TurnRow
@@ -46,7 +46,8 @@ def _jobs(tx: Tx, turn: TurnRow) -> str:
     if not running:
         return ""
     lines = [
-        f"- job {UUID(bytes=row.id)}: {cut(row.purpose, MAX_TEXT_BYTES)} (`{cut(row.command, MAX_TEXT_BYTES)}`)"
+        f"- job {UUID(bytes=row.id)}: {cut(one_line(row.purpose), MAX_TEXT_BYTES)} "
+        f"(`{cut(row.command, MAX_TEXT_BYTES)}`)"
         for row in reversed(running[:MAX_JOBS])
     ]
     more = ["- and more; listJobs tells of all"] if len(running) > MAX_JOBS else []

@@ -17,12 +17,13 @@ from collections import deque
 from importlib import import_module
 from typing import Final, NamedTuple
 
+from peen.brand import Brand, brand_number, wear
 from peen.entropy import SystemEntropy
 from peen.worker.framing import HEADER
 
 from .child import TERMINAL_SIGNALS, become_subreaper, live
 from .orders import Exited, Kill, NotSpawned, Order, Spawn, Spawned, decode_order, pack, receive, send
-from .proc import all_stats, descendants, end_descendants, read_stat, reap, signal_all
+from .proc import MARKER, all_stats, descendants, end_descendants, read_stat, reap, signal_all
 from .unseen import CONSOLES, unseen
 
 ORPHAN_PASS_MS: Final = 10  # between two looks at orphans that were killed
@@ -179,6 +180,8 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     become_subreaper("peen-nanny")
+    # Whatever descends from here is found by it, should this process, the worker and the controller all be killed.
+    wear(Brand.STATE, brand_number(os.environ[MARKER].rpartition(":")[0]))
     # Nothing is ever collected here, and what exists is never looked at: its pages stay shared with the workers.
     # Imports leave little that a collection would find, and the first worker would wait 40 ms for it.
     gc.disable()

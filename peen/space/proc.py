@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
+from peen.brand import Brand, brand_number, brand_of
 from peen.entropy import SystemEntropy
 
 MARKER: Final = "_PEEN_SPACE"
@@ -95,18 +96,18 @@ def kill_recorded(pid: int, start_time: int, *, wait_s: float = KILL_S) -> bool:
 
 
 def sweep(state_id: str, *, keep: Iterable[int] = (), wait_s: float = KILL_S) -> list[int]:
-    """SIGKILL every process of this user that carries the marker of `state_id`, and all below them; their pids.
+    """SIGKILL every process of this user with the marker or the brand of `state_id`, and all below them; their pids.
 
     For a start after controller and fork server both died, and for a fork server that died alone. This process, and
     the processes `keep` with all that descends from them, are spared. Blocks until they are gone, at most `wait_s`.
     """
-    mark = f"{MARKER}={state_id}:".encode()
+    mark, number = f"{MARKER}={state_id}:".encode(), brand_number(state_id)
     spared_roots = tuple(keep)
     killed: dict[int, None] = {}
 
     def marked(stats: dict[int, ProcStat]) -> list[int]:
         spared = {os.getpid(), *spared_roots, *descendants(spared_roots, stats)}
-        roots = [pid for pid in stats if pid not in spared and _carries(pid, mark)]
+        roots = [pid for pid in stats if pid not in spared and _is_of(pid, mark, number)]
         found = dict.fromkeys(roots) | dict.fromkeys(descendants(roots, stats))
         return [pid for pid in found if pid not in spared]
 
@@ -205,10 +206,12 @@ def _is_ours(pid: int) -> bool:
         return False
 
 
-def _carries(pid: int, mark: bytes) -> bool:
+def _is_of(pid: int, mark: bytes, number: int) -> bool:
     try:
         if not _is_ours(pid):
             return False
+        if brand_of(pid, Brand.STATE) == number:
+            return True
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -20,8 +20,11 @@ from peen.tool.bounds import path_text
 from peen.tool.jobs import Command, CommandOrder, jobs_of
 from peen.tool.output import Shown, show
 from peen.tool.paths import resolve_path, status_of
+from peen.tool.tree import ProcessRow
 from peen.tool.waiting import wait_ms
 
+SETTLE_S: Final = 2.0
+"""A shell that has exited when the call is about to return: so long it may take to learn what it left running."""
 _NAMED_PROCESSES: Final = 10
 # No pager, editor or prompt may wait for somebody who is not there.
 _UNATTENDED: Final = {
@@ -46,7 +49,11 @@ class RunCommandArguments(ToolArguments, frozen=True, kw_only=True):
 
 
 class RunCommandResult(ToolResult, frozen=True, kw_only=True, omit_defaults=True):
-    """`running` says that something of it goes on as job `job_id`: what comes is read behind the two cursors."""
+    """`running` says that something of it goes on as job `job_id`: what comes is read behind the two cursors.
+
+    `state` is the shell's. Where the call returned the handle of a command that has ended meanwhile, nothing runs, and
+    the note says that its notice comes all the same.
+    """
 
     job_id: str
     pid: int = 0
@@ -90,13 +97,23 @@ class RunCommand(Tool[RunCommandArguments]):
             if not arguments.background:
                 with trio.move_on_after(timeout_ms / 1000):
                     await command.settled.wait()
-            goes_on = (not command.settled.is_set() or bool(command.left)) and await command.detach()
+                await _settle(command)
+            is_detached = (not command.settled.is_set() or bool(command.left)) and await command.detach()
+            if is_detached:
+                await _settle(command)  # it may have ended while that was stored
             returned = True
         finally:
             if not returned:  # a Stop: the command and all that it started end with the call
                 await command.stop()
         duration_ms = round((context.entropy.monotonic_s() - began_s) * 1000)
-        return _result(command, arguments, context, directory, timeout_ms, duration_ms, goes_on=goes_on)
+        return _result(command, arguments, context, directory, timeout_ms, duration_ms, is_detached=is_detached)
+
+
+async def _settle(command: Command) -> None:
+    """Where the shell has exited, learn what that means before anybody is told."""
+    if command.status is not None:
+        with trio.move_on_after(SETTLE_S):
+            await command.settled.wait()
 
 
 async def _start(arguments: RunCommandArguments, directory: Path, context: ToolContext) -> Command:
@@ -134,9 +151,10 @@ def _result(
     timeout_ms: int,
     duration_ms: int,
     *,
-    goes_on: bool,
+    is_detached: bool,
 ) -> RunCommandResult:
     status = command.status
+    goes_on = is_detached and (status is None or not command.settled.is_set() or bool(command.left))
     cursor = command.cut() if goes_on else None
     result = RunCommandResult(
         job_id=command.job_id,
@@ -154,7 +172,7 @@ def _result(
         next_stderr_cursor=cursor,
         duration_ms=duration_ms,
         directory=path_text(str(directory)),
-        note=_note(command, arguments, timeout_ms, goes_on=goes_on),
+        note=_note(command, arguments, timeout_ms, is_detached=is_detached),
     )
     room = context.max_result_bytes - len(msgspec.json.encode(result)) - 40  # the two counts may grow
     out, err = _share(show(command.stdout), show(command.stderr), room)
@@ -190,9 +208,9 @@ def _share(stdout: Shown, stderr: Shown, room: int) -> tuple[Shown, Shown]:
     return stdout.fitted(room - stderr.size), stderr
 
 
-def _note(command: Command, arguments: RunCommandArguments, timeout_ms: int, *, goes_on: bool) -> str:
+def _note(command: Command, arguments: RunCommandArguments, timeout_ms: int, *, is_detached: bool) -> str:
     notes = []
-    if goes_on and command.status is None:
+    if is_detached and command.status is None:
         if arguments.background:
             notes.append("It runs as a job of this session; you are told when it ends.")
         else:
@@ -206,13 +224,32 @@ def _note(command: Command, arguments: RunCommandArguments, timeout_ms: int, *, 
         notes.append(
             f"Ended because it waited for keys, and there is no terminal: {names}. Use a command that needs none."
         )
-    if goes_on and command.left:
-        names = ", ".join(f"{row.pid} ({row.name})" for row in command.left[:_NAMED_PROCESSES])
-        more = f" and {len(command.left) - _NAMED_PROCESSES} more" if len(command.left) > _NAMED_PROCESSES else ""
+    if is_detached and command.status is not None:
+        notes.append(_afterwards(command))
+    if command.doubtful:
         notes.append(
-            f"The shell has exited, but it left running: {names}{more}. They go on as this job, and what they print is "
-            "kept; end them with signalJob when they are no longer needed."
+            f"It, or another command that ran at the time, may have left running: {_names(command.doubtful)}. Nothing "
+            "tells which, so that no job stands for them; end them with kill when they are no longer needed."
         )
     if command.trouble:
         notes.append(f"Not all of it can be read again: {command.trouble}.")
     return " ".join(notes)
+
+
+def _afterwards(command: Command) -> str:
+    """How a command goes on whose shell has exited, but whose end is told by a notice."""
+    if command.left:
+        return (
+            f"The shell has exited, but it left running: {_names(command.left)}. They go on as this job, and what they "
+            "print is kept; end them with signalJob when they are no longer needed."
+        )
+    if command.settled.is_set():
+        return (
+            "It has ended, and nothing of it runs any more. The notice that it has ended follows; it tells nothing new."
+        )
+    return "The shell has exited, and the last of its output is still being read; you are told when that is done."
+
+
+def _names(rows: Sequence[ProcessRow]) -> str:
+    more = f" and {len(rows) - _NAMED_PROCESSES} more" if len(rows) > _NAMED_PROCESSES else ""
+    return ", ".join(f"{row.pid} ({row.name})" for row in rows[:_NAMED_PROCESSES]) + more

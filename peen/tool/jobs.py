@@ -50,6 +50,10 @@ class Command(Protocol):
         """What lives of the command although its shell has exited."""
 
     @property
+    def doubtful(self) -> Sequence[ProcessRow]:
+        """What the shell may have left running, or another command that ran at the same time."""
+
+    @property
     def keyless(self) -> Mapping[int, str]:
         """Programs that were ended because they waited for keys: pid and name."""
 

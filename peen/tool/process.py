@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from peen.brand import Brand, brand_number, worn
 from peen.tool.children import CHILDREN
 from peen.tool.output import OutputCapture
 from peen.tool.tree import MARK_VARIABLE, read_row
@@ -70,17 +71,22 @@ class OutputReader:
 
 
 def spawn(arguments: Sequence[str], *, directory: Path, environment: Mapping[str, str], mark: str) -> Process:
-    """Start a program; its whole tree carries `mark` in the environment. Raises: OSError, ValueError for a NUL."""
-    popen = subprocess.Popen(
-        arguments,
-        cwd=directory,
-        env={**environment, MARK_VARIABLE: mark},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        start_new_session=True,
-    )
+    """Start a program; its whole tree carries `mark` in the environment, and as its brand.
+
+    For one thread of a process only. Raises: OSError, ValueError for a NUL.
+    """
+    # Around the start and not in the child: that way it stays a vfork, and nothing can be forked before it.
+    with worn(Brand.COMMAND, brand_number(mark)):
+        popen = subprocess.Popen(
+            arguments,
+            cwd=directory,
+            env={**environment, MARK_VARIABLE: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
     assert popen.stdout is not None
     assert popen.stderr is not None
     opened: list[int] = []

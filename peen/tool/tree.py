@@ -22,6 +22,8 @@ class ProcessRow:
     group: int
     session: int
     start: int
+    is_doubtful: bool = False
+    """Said of a process that may be of the command that was asked for, or of another."""
 
     @property
     def dead(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from crash_kit import Client, alive, command, script, scripted_daemon, short_directory, wait_for
 
@@ -15,11 +16,24 @@ ESCAPING = (
 COMMANDS = 20
 LITTERING = f"(setsid sh -c 'sleep 0.02; (sleep 0.05 &); sleep 0.1 & exit' {SILENT} &); (sleep 0.01 &); true"
 LOOKING = "echo $PPID > worker; sleep 0.3"
+# Beside a job, and quicker than anybody can look.
+WAITING = "while [ ! -e go ]; do sleep 0.02; done; echo gone"
+LEAVING = (
+    "(env -i setsid sh -c 'echo $$ > left; exec sleep 79' </dev/null >/dev/null 2>&1 &); "
+    "while [ ! -s left ]; do :; done"
+)
+
+
+def background(text: str) -> dict[str, Any]:
+    return {"calls": [{"name": "runCommand", "arguments": {"command": text, "purpose": "p", "background": True}}]}
+
+
 SCRIPT = script(
     {
         "escapes": [[command(ESCAPING), {"text": "never"}]],
         "litters": [[*[command(LITTERING)] * COMMANDS, command(LOOKING), {"text": "done"}]],
         "answers": [[{"text": "hello again"}]],
+        "leaves": [[background(WAITING), command(LEAVING), command("true"), command("touch go"), {"text": "done"}]],
     }
 )
 STOP_S = 5.0
@@ -67,3 +81,24 @@ def test_a_worker_keeps_no_dead_processes_however_many_its_commands_leave() -> N
         worker = int((daemon.workspace_root / "worker").read_text())
         assert alive(worker)
         wait_for(lambda: dead_children(worker) == [], "the dead to be collected", within_s=2)
+
+
+def test_what_one_command_leaves_behind_does_not_keep_another_ones_job_running() -> None:
+    with short_directory() as home, scripted_daemon(home, SCRIPT) as daemon, Client(daemon) as client:
+        session = client.open(daemon.workspace_root)
+
+        assert client.ask(session, "go", model="scripted/leaves")[-1]["type"] == "message.completed"
+
+        def jobs() -> dict[str, dict[str, Any]]:
+            return {job["command"]: job for job in client.get("/session/jobs", session)["jobs"]}
+
+        wait_for(lambda: jobs()[WAITING]["state"] != "running", "the job to end", within_s=5)
+        left = int((daemon.workspace_root / "left").read_text())
+        assert (jobs()[WAITING]["state"], jobs()[WAITING]["exitCode"]) == ("exited", 0)
+        assert (jobs()[LEAVING]["state"], jobs()[LEAVING]["detached"], alive(left)) == ("running", True, True)
+        notices = client.get("/session/notices", session)["notices"]
+        assert [(each["type"], each["data"]["jobId"]) for each in notices] == [("job.exited", jobs()[WAITING]["jobId"])]
+
+        path = f"/session/jobs/{jobs()[LEAVING]['jobId']}/signal"
+        client.http.post(path, headers={"X-Session-ID": session}, json={"signal": "kill"})
+        wait_for(lambda: not alive(left), "what was left to end", within_s=5)

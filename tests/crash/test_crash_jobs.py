@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_kit import Client, alive, command, descendants, script, scripted_daemon, short_directory, wait_for
+from crash_kit import Client, alive, children, command, descendants, script, scripted_daemon, short_directory, wait_for
 
 from peen.testing.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
-JOB = "echo $PPID > worker; trap '' TERM; setsid sh -c 'echo $$ > left; exec sleep 100' & echo up; echo $$ > job; wait"
+# Of the last one nothing tells whose it is but its brand: no environment, session, output or parent.
+JOB = (
+    "echo $PPID > worker; trap '' TERM; setsid sh -c 'echo $$ > left; exec sleep 100' & "
+    "(env -i setsid sh -c 'echo $$ > escaped; exec sleep 100' </dev/null >/dev/null 2>&1 &); "
+    "echo up; echo $$ > job; wait"
+)
+PARTS = ("job", "left", "escaped")
 
 
 def background(text: str, **arguments: Any) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def start(daemon: Daemon, client: Client, model: str = "starts") -> tuple[str, s
     session, returns = client.open(daemon.workspace_root), model != "front"
     frame = client.send(session, "go", model=f"scripted/{model}")
     assert not returns or client.answered(frame)[-1]["type"] == "message.completed"
-    pids = [number_in(daemon, name) for name in ("job", "left")]
+    pids = [number_in(daemon, name) for name in PARTS]
     wait_for(lambda: job_of(client, session)["pid"] != 0, "the pid to be stored")
     (found,) = client.get("/session/jobs", session)["jobs"]
     assert (found["state"], found["detached"], found["pid"]) == ("running", returns, pids[0])
@@ -86,17 +92,31 @@ def kill_controller(daemon: Daemon) -> None:
 def kill_everything(daemon: Daemon) -> None:
     """Controller, fork server and worker in one moment; the job itself lives on, until the sweep."""
     worker, below = number_in(daemon, "worker"), descendants(daemon.pid)
-    jobs = {number_in(daemon, "job"), number_in(daemon, "left")}
-    victims = [daemon.pid, *(below - jobs - descendants(worker))]
-    for pid in victims:
-        os.kill(pid, signal.SIGSTOP)
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
+    jobs = {number_in(daemon, name) for name in PARTS}
+    kill_at_once([daemon.pid, *(below - jobs - descendants(worker))])
     daemon.kill()
-    assert any(map(alive, jobs))
+    assert alive(number_in(daemon, "escaped"))
 
 
-@pytest.mark.parametrize("crash", [kill_worker, kill_controller, kill_everything])
+def kill_fork_server_and_worker(daemon: Daemon) -> None:
+    """The controller lives on, and is told nothing of what either had below it."""
+    worker = number_in(daemon, "worker")
+    (fork_server,) = (pid for pid in children(daemon.pid) if worker in descendants(pid))
+    kill_at_once([fork_server, worker])
+
+
+def kill_at_once(pids: list[int]) -> None:
+    """None of them sees the end of another."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+
+
+CRASHES = [kill_worker, kill_fork_server_and_worker, kill_controller, kill_everything]
+WITHOUT_CONTROLLER = [kill_controller, kill_everything]
+
+
+@pytest.mark.parametrize("crash", CRASHES)
 @pytest.mark.parametrize("model", ["starts", "outlives", "front"])
 def test_a_job_that_a_crash_ended_is_told_as_failed_exactly_once(crash: Callable[[Daemon], None], model: str) -> None:
     with short_directory() as home:
@@ -105,9 +125,9 @@ def test_a_job_that_a_crash_ended_is_told_as_failed_exactly_once(crash: Callable
             session, job_id, pids = start(daemon, client, model)
             wait_for(lambda: job_of(client, session)["lines"] > 0, "output to be stored")
             crash(daemon)
-            if crash is kill_worker:
+            if crash not in WITHOUT_CONTROLLER:
                 wait_for(lambda: job_notices(client, session) != [], "the end to be told")
-        if crash is not kill_worker:
+        if crash in WITHOUT_CONTROLLER:
             daemon.start()
         with daemon, Client(daemon) as client:
             assert not any(map(alive, pids))
@@ -146,7 +166,7 @@ def test_stop_ends_the_foreground_and_leaves_jobs_alone() -> None:
     with short_directory() as home, scripted_daemon(home, SCRIPT) as daemon, Client(daemon) as client:
         session = client.open(daemon.workspace_root)
         frame = client.send(session, "go", model="scripted/startsAndWaits")
-        jobs, front = ([number_in(daemon, name) for name in names] for names in (("job", "left"), ("shell", "wait")))
+        jobs, front = ([number_in(daemon, name) for name in names] for names in (PARTS, ("shell", "wait")))
         began = time.monotonic()
 
         assert client.http.post("/session/cancel", headers={"X-Session-ID": session}, json={}).status_code == 202

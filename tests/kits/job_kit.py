@@ -51,7 +51,7 @@ class Told:
 class StoreLink:
     """A worker's end of its link, on the handler that serves a real worker: the same bytes, the same order.
 
-    While it is `held`, nothing is carried out; `lost` says that the controller is gone.
+    While it is held, nothing is carried out; `lost` says that the controller is gone.
     """
 
     def __init__(self, calls: WorkerCalls) -> None:
@@ -59,12 +59,15 @@ class StoreLink:
         self.asked: list[WorkerStruct] = []
         self.lost = False
         self._held: list[tuple[WorkerStruct, Told]] | None = None
+        self._held_from: type[WorkerStruct] | None = None
 
     def call_soon(self, request: WorkerStruct, reply: type[R]) -> Told:
         if self.lost:
             raise LinkLost("the controller is gone")
         told = Told(reply)
         self.asked.append(request)
+        if self._held_from is type(request):
+            self.hold()
         if self._held is None:
             self._carry_out(request, told)
         else:
@@ -83,7 +86,11 @@ class StoreLink:
         self._calls = calls
 
     def hold(self) -> None:
-        self._held = []
+        self._held, self._held_from = [], None
+
+    def hold_from(self, kind: type[WorkerStruct]) -> None:
+        """Hold the next request of this kind, and whatever comes behind it."""
+        self._held_from = kind
 
     def go_on(self) -> None:
         held, self._held = self._held or [], None

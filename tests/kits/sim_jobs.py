@@ -177,9 +177,12 @@ def _results(world: World, reader: Reader, home: Home, found: list[Job]) -> Iter
 
 
 def _returned(world: World, job: Job, result: dict[str, Any]) -> Iterator[str]:
-    """A call that returned a handle has a job whose end is told; another one has told the end itself."""
+    """A call that returned a handle has a job whose end is told; another one has told the end itself.
+
+    If the command ended while the handle was stored, the call tells both: the end, and that its notice comes.
+    """
     row, goes_on = job.row, result.get("running", False)
-    if goes_on != row.is_detached:
+    if (goes_on or "notice that it has ended follows" in result.get("note", "")) != row.is_detached:
         told = "goes on" if goes_on else "has ended"
         yield f"18: a call was told that {row.command!r} {told}, and detached is {row.is_detached}"
     stored = (row.state, row.exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
+import msgspec
 import pytest
 from job_kit import Desk, desk
 from world_kit import AT_MS, HOLDER, check_sequences, make_home, uuid
@@ -94,6 +95,16 @@ async def test_the_end_of_a_job_is_told_by_one_notice(end: EndJob, kind: str, su
         assert notice["summary"] == f"job {JOB} (run the test suite) {summary}"
         assert data == {"jobId": JOB, "exitCode": code, "durationMs": took_ms, "duration": data["duration"]}
         check_sequences(own.db.reader)
+
+
+async def test_the_notice_of_a_job_is_one_line_whatever_its_purpose_is() -> None:
+    async with desk() as own:
+        await own.ask(msgspec.structs.replace(created(own), purpose="run\r\n\tit \x1b[31mnow\u2028\x9b2J\n"))
+        await own.ask(DetachJob(job_id=JOB, pid=4711))
+        await own.ask(exited(code=0))
+
+        (notice,) = own.notices()
+        assert notice["summary"] == f"job {JOB} (run it  [31mnow 2J) exited with code 0"
 
 
 async def test_a_command_that_ended_inside_its_call_is_no_news() -> None:

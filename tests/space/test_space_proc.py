@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from peen.brand import Brand, brand_number, worn
 from peen.space.proc import MARKER, all_stats, descendants, is_running, kill_recorded, read_stat, signal_all, sweep
 
 STATE = f"sweep-test-{os.getpid()}"
@@ -116,6 +117,20 @@ def test_sweep_ends_what_is_marked_and_what_descends_from_it(started: list[subpr
     assert sorted(killed) == sorted([marked.pid, below])
     assert marked.wait() == -signal.SIGKILL
     assert other.poll() is None
+
+
+def test_sweep_ends_what_has_nothing_but_the_brand(started: list[subprocess.Popen[str]]) -> None:
+    escape = "(env -i setsid sh -c 'echo $$; exec >/dev/null; exec sleep 100' &)"
+    with worn(Brand.STATE, brand_number(STATE)):
+        ours = int(first_line(run(started, escape)))
+    with worn(Brand.STATE, brand_number(f"{STATE}-other")):
+        others = int(first_line(run(started, escape)))
+
+    killed = sweep(STATE)
+
+    assert killed == [ours]
+    assert read_stat(others) is not None
+    os.kill(others, signal.SIGKILL)
 
 
 def test_sweep_spares_the_caller_and_what_it_is_told_to_keep(

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ import pytest
 import trio
 from tool_world import Mailbox, World, alive, cancelled, run, until, working
 
+from peen.brand import Brand
 from peen.tool.children import CHILDREN
 from peen.tool.ending import end_family
 from peen.tool.family import FAMILIES, Family
 from peen.tool.process import Process, spawn
-from peen.tool.tree import children_of, read_row
+from peen.tool.tree import ProcessRow, children_of, read_row
 
 SILENT = ">/dev/null 2>&1"
 # The shell between is gone when the sleep is reported, and with it parent, group, session and environment.
@@ -27,6 +29,12 @@ ESCAPE = (
     'env -i setsid sh -c \'trap "" TERM; '
     f"(sleep 100 {SILENT} & echo $! > escaped); cat escaped > mailbox' {SILENT} </dev/null"
 )
+# Its limits are as they were before the command, so that it has no brand either.
+UNBRANDED = (
+    f'{sys.executable} -c "import os, resource, sys; resource.setrlimit({Brand.COMMAND.limit}, (-1, -1)); '
+    'os.execvp(sys.argv[1], sys.argv[1:])"'
+)
+NAMELESS = ESCAPE.replace("env -i", f"env -i {UNBRANDED}")
 
 
 @pytest.fixture
@@ -58,6 +66,11 @@ async def worker(nursery: trio.Nursery) -> AsyncIterator[None]:
 def is_adopted(pid: int) -> bool:
     row = read_row(pid)
     return row is not None and row.parent == os.getpid()
+
+
+def name_of(pid: int) -> str | None:
+    row = read_row(pid)
+    return None if row is None else row.name
 
 
 def end(*pids: int) -> None:
@@ -201,16 +214,40 @@ async def test_what_was_seen_below_a_command_stays_its_own(world: World, worker:
     assert not alive(pid)
 
 
-async def two_families(world: World, mailbox: Mailbox) -> tuple[Family, Family, int]:
-    """Two running commands, and the pid of a process that either may have started (it was the first)."""
-    one, other = family_of(f"{ESCAPE}; sleep 100", world.directory), family_of("sleep 100", world.directory)
+WAITING = "exec sleep 100"
+
+
+async def two_families(world: World, mailbox: Mailbox, escape: str) -> tuple[Family, Family, int]:
+    """Two running commands, and the pid of what the first has started and nobody has seen below it."""
+    one, other = family_of(f"{escape}; {WAITING}", world.directory), family_of(WAITING, world.directory)
     pid = await mailbox.pid()
-    await until(lambda: is_adopted(pid))
+    await until(lambda: is_adopted(pid) and all(name_of(each.process.pid) == "sleep" for each in (one, other)))
     return one, other, pid
 
 
+async def shell_killed(family: Family) -> list[ProcessRow]:
+    """What a command leaves running whose shell is killed."""
+    end(family.process.pid)
+    await family.process.wait()
+    left = await family.left_running(output_held=False)
+    family.process.close()
+    family.close()
+    return left
+
+
+async def test_a_brand_tells_whose_it_is_beside_other_commands(world: World, mailbox: Mailbox, worker: None) -> None:
+    one, other, pid = await two_families(world, mailbox, ESCAPE)
+
+    await closed(other)
+    assert alive(pid)
+    left = await shell_killed(one)
+
+    assert [(row.pid, row.is_doubtful) for row in left] == [(pid, False)]
+    end(pid)
+
+
 async def test_what_may_be_anybodys_is_ended_with_either_command(world: World, mailbox: Mailbox, worker: None) -> None:
-    one, other, pid = await two_families(world, mailbox)
+    one, other, pid = await two_families(world, mailbox, NAMELESS)
 
     await closed(other)
 
@@ -219,22 +256,46 @@ async def test_what_may_be_anybodys_is_ended_with_either_command(world: World, m
     await closed(one)
 
 
-async def test_what_may_be_anybodys_is_left_running_by_the_last_command(
+async def test_what_may_be_anybodys_stays_doubtful_when_only_one_command_is_left(
     world: World, mailbox: Mailbox, worker: None
 ) -> None:
-    one, other, pid = await two_families(world, mailbox)
+    one, other, pid = await two_families(world, mailbox, NAMELESS)
 
-    left = []
-    for family in (one, other):
-        end(family.process.pid)
-        await family.process.wait()
-        left.append([row.pid for row in await family.left_running(output_held=False)])
-        family.process.close()
-        family.close()
+    left = [await shell_killed(one)]
+    later = family_of(WAITING, world.directory)
+    left += [await shell_killed(other), await shell_killed(later)]
 
-    assert pid not in left[0]
-    assert pid in left[1]
-    end(*left[0], *left[1])
+    assert [[(row.pid, row.is_doubtful) for row in rows] for rows in left] == [[(pid, True)], [(pid, True)], []]
+    end(pid)
+
+
+async def test_what_may_be_anybodys_is_told_and_holds_no_job_up(world: World, mailbox: Mailbox, worker: None) -> None:
+    os.mkfifo(world.directory / "go")
+    job = await run(world, "read x < go; exit 3", background=True)
+
+    left = await run(world, NAMELESS)
+    await run(world, "true")
+    async with await trio.open_file(world.directory / "go", "w") as go:
+        await go.write("on\n")
+    ended = await world.ok("waitJob", jobId=job["jobId"])
+
+    pid = await mailbox.pid()
+    assert (left["state"], left.get("running", False)) == ("exited", False)
+    assert f"may have left running: {pid} (" in left["note"]
+    assert (ended["state"], ended["exitCode"]) == ("exited", 3)
+    assert alive(pid)
+    end(pid)
+
+
+async def test_what_is_only_one_commands_is_left_by_it_without_a_brand(
+    world: World, mailbox: Mailbox, worker: None
+) -> None:
+    first = await run(world, NAMELESS)
+
+    pid = await mailbox.pid()
+    assert first["note"].startswith(f"The shell has exited, but it left running: {pid} (")
+    assert first["running"]
+    end(pid)
 
 
 async def test_no_dead_process_stays_whenever_it_dies(world: World, worker: None) -> None:

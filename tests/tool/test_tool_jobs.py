@@ -14,6 +14,7 @@ import trio
 from tool_world import Mailbox, World, alive, gone, run, until, working
 
 from peen.session.outputroom import OutputRoom
+from peen.wire.jobcalls import DetachJob, EndJob
 from peen.wire.joboutput import STDERR, STDOUT
 
 
@@ -56,6 +57,30 @@ async def test_a_job_is_waited_for_and_tells_how_it_ended(world: World) -> None:
     assert 150 <= result["durationMs"] < 20_000
     (notice,) = world.desk.notices()
     assert (notice["type"], notice["data"]["exitCode"]) == ("job.exited", 3)
+
+
+async def test_a_job_that_ends_while_its_handle_is_stored_is_told_without_contradiction(world: World) -> None:
+    os.mkfifo(world.directory / "go")
+    world.desk.link.hold_from(DetachJob)
+    told: list[dict[str, Any]] = []
+
+    async def call() -> None:
+        told.append(await run(world, "read x < go; echo out; exit 3", background=True))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await until(lambda: world.desk.link.of(DetachJob) != [])
+        await let_go(world)
+        await until(lambda: world.desk.link.of(EndJob) != [])
+        world.desk.link.go_on()
+
+    (result,) = told
+    assert (result["state"], result["exitCode"], result["stdout"]) == ("exited", 3, "out\n")
+    assert "running" not in result
+    assert "nextStdoutCursor" not in result
+    assert result["note"].startswith("It has ended, and nothing of it runs any more. The notice")
+    assert (await waited(world, result["jobId"]))["exitCode"] == 3
+    assert [notice["data"]["exitCode"] for notice in world.desk.notices()] == [3]
 
 
 async def test_a_wait_that_is_over_leaves_the_job_alone(world: World, mailbox: Mailbox) -> None:
