@@ -29,7 +29,7 @@ from peen.entropy import SystemEntropy
 from peen.ids import SessionNo
 from peen.session.acceptance import Acceptance, accept
 from peen.session.serve import WorkerCalls
-from peen.session.writes import TurnEnd, Writer
+from peen.session.writer import TurnEnd, Writer
 from peen.store import generations, sessions
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Tx

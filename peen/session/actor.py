@@ -41,7 +41,7 @@ from peen.session.household import Workers as Workers
 from peen.session.pictures import check_images, without_bytes
 from peen.session.requests import ResumeRequest, following_turn, order_of
 from peen.session.state import Origin, Outcome, RunningTurn, Submission
-from peen.session.writes import TurnEnd
+from peen.session.writer import TurnEnd
 from peen.store import jobs
 from peen.store.database import Change
 from peen.wire.client import MessageSend, content_digest

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from peen.errors import StaleClaim
 from peen.session import inspection, resumption
-from peen.session.writes import Writer
+from peen.session.writer import Writer
 from peen.store import executions, sessions, turns
 from peen.store.database import Reader, Tx
 from peen.wire.worker import (

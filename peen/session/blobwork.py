@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peen.session.writes import Writer
+from peen.session.writer import Writer
 from peen.store import generations
 from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx

@@ -13,7 +13,7 @@ from peen.errors import NotFound, StaleClaim
 from peen.ids import SessionNo
 from peen.session.ending import cut, one_line
 from peen.session.notices import MAX_SUMMARY_BYTES, record
-from peen.session.writes import Writer
+from peen.session.writer import Writer
 from peen.store import executions, generations, jobs
 from peen.store.database import Reader, Tx
 from peen.store.jobs import ALL, Allowance, JobRow, Missing, Owner

@@ -12,7 +12,7 @@ from peen.session import jobs
 from peen.session.outputroom import OutputRoom
 from peen.session.serve import WorkerCalls
 from peen.session.spending import Terms
-from peen.session.writes import TurnEnd, Writer
+from peen.session.writer import TurnEnd, Writer
 from peen.store import generations, sessions
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Database

@@ -18,7 +18,7 @@ from peen.session.ending import Ending, interrupted
 from peen.session.leases import CAUSE, LeaseWatch
 from peen.session.requests import ResumeRequest
 from peen.session.state import Origin
-from peen.session.writes import TurnEnd
+from peen.session.writer import TurnEnd
 from peen.store import admissions, executions, sessions
 from peen.wire.client import MessageSend
 

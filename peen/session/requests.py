@@ -10,7 +10,7 @@ import msgspec
 
 from peen.session.acceptance import StoredSettings
 from peen.session.state import RunningTurn
-from peen.session.writes import NextTurn
+from peen.session.writer import NextTurn
 from peen.store.admissions import AdmissionRow
 from peen.store.images import decode_refs
 from peen.store.inbox import InboxRow

@@ -14,9 +14,9 @@ from msgspec import Raw
 
 from peen.entropy import Entropy, monotonic_ms
 from peen.errors import NotFound, PeenError, ValidationFailed
-from peen.session import agentwork, blobwork, jobs, writes
+from peen.session import adoption, agentwork, blobwork, jobs, writes
 from peen.session.outputroom import OutputRoom
-from peen.session.writes import TurnEnd, Writer
+from peen.session.writer import TurnEnd, Writer
 from peen.store.blobs.errors import BlobDamaged, BlobMissing
 from peen.store.database import Change, Database
 from peen.wire.jobcalls import (
@@ -130,7 +130,7 @@ class WorkerCalls:
                 case "blobs.fetch":
                     reply(encode(blobwork.fetch_blob(self._database.reader, self._writer, _DECODE_FETCH(payload))))
                 case "history.page":
-                    reply(encode(writes.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
+                    reply(encode(adoption.history_page(self._database.reader, self._writer, _DECODE_HISTORY(payload))))
                 case "execution.read":
                     reply(encode(agentwork.read(self._database.reader, self._writer, _DECODE_READ(payload))))
                 case "execution.resolve":
@@ -164,7 +164,7 @@ class WorkerCalls:
 
     def _open(self, payload: Raw, reply: Reply) -> None:
         change = partial(
-            writes.open_turn,
+            adoption.open_turn,
             writer=self._writer,
             request=_DECODE_OPEN(payload),
             execution_id=self._entropy.uuid4().bytes,
@@ -187,7 +187,7 @@ class WorkerCalls:
             return answer
 
         change = partial(
-            writes.restore,
+            adoption.restore,
             writer=self._writer,
             request=request,
             at_ms=self._entropy.now_ms(),

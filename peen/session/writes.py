@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final
 from uuid import UUID
@@ -14,37 +13,29 @@ from msgspec import Raw
 from peen.errors import StaleClaim
 from peen.execution.limits import reached
 from peen.execution.steps import MODEL
-from peen.ids import SessionNo
 from peen.session import compaction
 from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
-from peen.session.spending import Terms
+from peen.session.writer import NextTurn, TurnEnd, Writer, announce_delivery, new_events
 from peen.store import (
     audit,
-    compactions,
     executions,
     feed,
-    generations,
     images,
     inbox,
     leases,
     messages,
     sessions,
-    snapshots,
     turns,
 )
-from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob
-from peen.store.database import Reader, Tx
-from peen.store.executions import ExecutionRow, StepRow
+from peen.store.database import Tx
+from peen.store.executions import ExecutionRow
 from peen.store.feed import NewEvent
-from peen.store.inbox import InboxRow
 from peen.store.sessions import Taken
 from peen.store.spending import NOTHING_SPENT, Spent
 from peen.store.turns import TurnRow
 from peen.wire.worker import (
-    MAX_HISTORY_PAGE_BYTES,
-    NOTHING,
     Claim,
     CommitSteps,
     Committed,
@@ -52,219 +43,18 @@ from peen.wire.worker import (
     EmitEvents,
     Emitted,
     EventRecord,
-    HistoryPage,
-    HistoryRows,
     LeasesRenewed,
     MessageRecord,
     ModelProgress,
-    OpenedTurn,
-    OpenTurn,
     RefusedImage,
     RenewLeases,
-    RestoredExecution,
-    RestoreExecution,
-    SavedStep,
     Terminal,
 )
 
 FIRST_PREPARATION: Final = "r0.prepare"
 """It begins with the turn itself: messages that wait are delivered at the end of a round."""
 
-TOOL_KINDS: Final = ("read", "effect")
-
 _encode: Final = msgspec.json.encode
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """Who writes: one worker generation of one session, as the controller knows it, not as the worker says."""
-
-    session_no: SessionNo
-    generation_no: int
-    blobs: Blobs
-    terms: Terms = field(default_factory=Terms)
-
-    def put(self, tx: Tx, value: Raw) -> bytes:
-        """What to store for this value: its long parts go into blobs of the session."""
-        return self.blobs.put(tx, self.session_no, bytes(value))
-
-
-@dataclass(frozen=True, slots=True)
-class NextTurn:
-    """A turn that begins because messages still waited when the last one completed: the first of them opens it."""
-
-    turn_id: str
-    message: InboxRow
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEnd:
-    """A terminal commit: which turn, how, and the feed sequence of its terminal frame."""
-
-    turn_id: str
-    state: str
-    reason: str
-    feed_sequence: int
-    following: NextTurn | None = None
-
-
-def open_turn(
-    tx: Tx, writer: Writer, request: OpenTurn, *, execution_id: bytes, run_id: bytes, at_ms: int, clock_ms: int = 0
-) -> OpenedTurn:
-    """Admission. The message that the turn opens with leaves the inbox in the same transaction.
-
-    Raises: StaleClaim if that message is not waiting to open this turn (any more), or the generation has ended.
-    """
-    generation_id = generations.check_live(tx, writer.generation_no)
-    turn_id = UUID(request.turn_id).bytes
-    waiting = inbox.by_turn(tx, writer.session_no, turn_id)
-    if waiting is None or waiting.state not in ("opening", "deferred"):
-        raise StaleClaim("the message of this turn is not waiting to open it")
-    if waiting.is_stopped:
-        raise StaleClaim("a Stop came before this turn was opened")
-    session = sessions.by_no(tx, writer.session_no)
-    assert session is not None
-    no, known = writer.session_no, request.known_sequence
-    head = compactions.head(tx, no)
-    is_new = head is not None and head.sequence != request.known_summary
-    if request.summary_prompt is not None:
-        snapshots.save(tx, no, "prompt", request.summary_prompt, at_ms=at_ms)
-    prompt_no = snapshots.save(tx, no, "prompt", request.prompt, at_ms=at_ms)
-    tools_no = snapshots.save(tx, no, "tools", bytes(request.tools).decode(), at_ms=at_ms)
-    context_no = snapshots.save(
-        tx, no, "context", request.context_content, at_ms=at_ms, manifest=bytes(request.context_manifest),
-        sha256=bytes.fromhex(request.context_hash),
-    )  # fmt: skip
-    turn_no = turns.open_turn(
-        tx, turn_id=turn_id, session_no=no, request_id=waiting.request_id, workspace=waiting.directory,
-        model=request.model, feed_cursor=waiting.feed_cursor, at_ms=at_ms, generation_no=writer.generation_no,
-        context_no=context_no, prompt_no=prompt_no, tools_no=tools_no,
-    )  # fmt: skip
-    inbox.settle(tx, waiting.no, state="delivered", turn_no=turn_no)
-    execution_no = executions.create_root(
-        tx, execution_id=execution_id, session_no=no, turn_no=turn_no, holder=bytes.fromhex(request.holder),
-        generation_no=writer.generation_no, round_limit=request.round_limit,
-        tool_parallelism=request.tool_parallelism, at_ms=at_ms, clock_ms=clock_ms,
-    )  # fmt: skip
-    _note_adoption(tx, execution_no, generation_id, request.holder, at_ms=at_ms)
-    executions.keep_context(tx, execution_no, bytes(request.request_settings))
-    audit.open_run(
-        tx, run_id=run_id, session_no=no, turn_no=turn_no, execution_no=execution_no, model=request.model,
-        settings=bytes(request.request_settings), at_ms=at_ms,
-    )  # fmt: skip
-    history, has_more = messages.history(
-        tx,
-        no,
-        after=max(known, 0 if head is None else head.to_sequence),
-        up_to=session.message_sequence,
-        max_bytes=MAX_HISTORY_PAGE_BYTES,
-    )
-    images.check_stored(tx, no, [ref for message in request.messages for ref in message.images])
-    last = messages.append(tx, no, request.messages, turn_no=turn_no, at_ms=at_ms)
-    if waiting.state == "deferred":
-        _announce_delivery(tx, waiting, at_ms=at_ms, generation_no=writer.generation_no)
-    told = deliver(tx, no, turn_no=turn_no, generation_no=writer.generation_no, is_opening=True, at_ms=at_ms)
-    if told is not None:
-        last = messages.append(tx, no, [told], turn_no=turn_no, at_ms=at_ms)
-    feed.append(tx, no, _new(request.events), at_ms=at_ms, turn_no=turn_no, generation_no=writer.generation_no)
-    return OpenedTurn(
-        execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
-        message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
-        has_more=has_more, refused_images=images.refused(tx, no), budget=writer.terms.budget(session),
-        summary=compaction.as_stored(head) if is_new else None,
-        calibration=audit.calibration(tx, no, request.model) if known == 0 else None,
-    )  # fmt: skip
-
-
-def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, clock_ms: int = 0) -> RestoredExecution:
-    """A worker takes hold of a resumed execution and reads how far it came. Raises: StaleClaim."""
-    generation_id = generations.check_live(tx, writer.generation_no)
-    found = executions.details(tx, UUID(request.execution_id).bytes)
-    if found is None or found.session_no != writer.session_no:
-        raise StaleClaim("no such execution in this session")
-    executions.adopt(
-        tx, found.no, holder=bytes.fromhex(request.holder), generation_no=writer.generation_no, clock_ms=clock_ms
-    )
-    _note_adoption(tx, found.no, generation_id, request.holder, at_ms=at_ms)
-    settings = msgspec.json.decode(found.context or b"{}")
-    turn = turns.by_no(tx, found.turn_no)
-    prompt, _ = snapshots.of_turn(tx, found.turn_no)
-    assert turn is not None
-    assert prompt is not None, "every opened turn has a prompt"
-    rows = executions.steps(tx, found.no)
-    seen, steps = _saved_steps(tx, writer, rows)
-    before = messages.first_of_turn(tx, found.turn_no) - 1
-    summary, head = compactions.up_to(tx, writer.session_no, before), compactions.head(tx, writer.session_no)
-    has_failed = any(row.kind == "compact" and row.state == "failed" for row in rows)
-    session = sessions.standing(tx, writer.session_no)
-    return RestoredExecution(
-        turn=found.turn_no,
-        model=turn.model,
-        reasoning_effort=settings.get("reasoningEffort"),
-        prompt=prompt,
-        round_limit=found.round_limit,
-        tool_parallelism=found.tool_parallelism,
-        history_sequence=before,
-        message_sequence=session.message,
-        next_block=feed.next_block(tx, found.turn_no),
-        seen=seen,
-        steps=steps,
-        refused_images=images.refused(tx, writer.session_no),
-        summary=compaction.as_stored(summary),
-        summary_in_force=0 if head is None else head.sequence,
-        may_summarize=summary == head and not has_failed,
-        summarizer=compaction.settings_of(tx, writer.session_no, settings.get("compaction", {})),
-        calibration=audit.calibration(tx, writer.session_no, turn.model),
-        window=settings.get("maxContextTokens"),
-        budget=writer.terms.budget(session),
-    )
-
-
-def _saved_steps(tx: Tx, writer: Writer, rows: Sequence[StepRow]) -> tuple[list[Raw], list[SavedStep]]:
-    """What a worker needs to go on: what earlier calls have seen, and the steps from the last answer on.
-
-    The results of earlier rounds stand in the transcript. All of them together may be more than a frame holds.
-    """
-    answered = [at for at, row in enumerate(rows) if row.kind == "model" and row.state == "completed"]
-    first = answered[-1] if answered else 0
-    seen = [
-        _decode_seen(bytes(_output(tx, writer, row))).seen
-        for row in rows[:first]
-        if row.kind in TOOL_KINDS and row.state == "completed"
-    ]
-    return [each for each in seen if each != NOTHING], [
-        SavedStep(step=row.step, state=row.state, output=_output(tx, writer, row), given=_given(tx, writer, row))
-        for row in rows[first:]
-    ]
-
-
-def _given(tx: Tx, writer: Writer, row: StepRow) -> Raw:
-    return Raw(writer.blobs.take(tx, writer.session_no, row.given)) if row.kind == "compact" else NOTHING
-
-
-def _output(tx: Tx, writer: Writer, row: StepRow) -> Raw:
-    return NOTHING if row.output is None else Raw(writer.blobs.take(tx, writer.session_no, row.output))
-
-
-class _Seen(msgspec.Struct):
-    seen: Raw = NOTHING
-
-
-_decode_seen: Final = msgspec.json.Decoder(_Seen).decode
-
-
-def _note_adoption(tx: Tx, execution_no: int, generation_id: bytes, holder: str, *, at_ms: int) -> None:
-    """Which worker took hold of an execution, and when: the row itself knows the last one only."""
-    data: dict[str, object] = {"workerGenerationId": str(UUID(bytes=generation_id)), "holder": holder}
-    executions.add_event(tx, execution_no, "execution.adopted", data, at_ms=at_ms)
-
-
-def history_page(db: Reader, writer: Writer, request: HistoryPage) -> HistoryRows:
-    found, has_more = messages.history(
-        db, writer.session_no, after=request.after_sequence, up_to=request.up_to_sequence,
-        max_bytes=MAX_HISTORY_PAGE_BYTES,
-    )  # fmt: skip
-    return HistoryRows(history=found, has_more=has_more)
 
 
 def emit(tx: Tx, writer: Writer, request: EmitEvents, *, at_ms: int) -> Emitted:
@@ -327,7 +117,7 @@ def commit_steps(
         ), None  # fmt: skip
     spent = writer.terms.spent(execution.model, request.calls)
     session = messages.append_with_events(
-        tx, writer.session_no, request.messages, _new(request.events), turn_no=execution.turn_no,
+        tx, writer.session_no, request.messages, new_events(request.events), turn_no=execution.turn_no,
         generation_no=writer.generation_no, spent=reduce(Spent.plus, spent, NOTHING_SPENT), at_ms=at_ms,
     )  # fmt: skip
     made = request.compaction
@@ -471,13 +261,8 @@ def _deliver(tx: Tx, writer: Writer, turn: TurnRow, *, at_ms: int) -> tuple[list
     last = messages.append(tx, writer.session_no, delivered, turn_no=turn.no, at_ms=at_ms)
     for row in waiting:
         inbox.settle(tx, row.no, state="delivered", turn_no=turn.no)
-        _announce_delivery(tx, row, at_ms=at_ms, generation_no=writer.generation_no)
+        announce_delivery(tx, row, at_ms=at_ms, generation_no=writer.generation_no)
     return delivered, last
-
-
-def _announce_delivery(tx: Tx, row: InboxRow, *, at_ms: int, generation_no: int) -> None:
-    frame = NewEvent("userMessage.delivered", _encode({"message": row.content}))
-    feed.append(tx, row.session_no, [frame], at_ms=at_ms, inbox_no=row.no, generation_no=generation_no)
 
 
 def _end(
@@ -538,10 +323,6 @@ def _append_events(
     tx: Tx, writer: Writer, execution: ExecutionRow, events: Sequence[EventRecord], *, at_ms: int
 ) -> None:
     feed.append(
-        tx, writer.session_no, _new(events), at_ms=at_ms, turn_no=execution.turn_no,
+        tx, writer.session_no, new_events(events), at_ms=at_ms, turn_no=execution.turn_no,
         generation_no=writer.generation_no,
     )  # fmt: skip
-
-
-def _new(events: Sequence[EventRecord]) -> list[NewEvent]:
-    return [NewEvent(record.type, bytes(record.data)) for record in events]

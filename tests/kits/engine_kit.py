@@ -33,7 +33,7 @@ from peen.session.ending import end_unfinished, interrupted
 from peen.session.resumption import resume
 from peen.session.serve import WorkerCalls
 from peen.session.spending import Terms
-from peen.session.writes import TurnEnd
+from peen.session.writer import TurnEnd
 from peen.store import executions, generations, turns
 from peen.store.database import Database, Tx
 from peen.store.direct import MemoryFile

@@ -10,7 +10,7 @@ from sim_link import HauntedEnd
 from sim_worker import SimProcess, SimSupervisor
 
 from peen.session.records import GenerationRecords
-from peen.session.writes import TurnEnd
+from peen.session.writer import TurnEnd
 from peen.space.generation import GenerationActor
 from peen.wire.worker import WireError
 from peen.worker.framing import FrameStream

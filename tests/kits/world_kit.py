@@ -16,10 +16,10 @@ from msgspec import Raw
 
 from peen.entropy import SeededEntropy
 from peen.ids import SessionNo
-from peen.session import writes
+from peen.session import adoption
 from peen.session.acceptance import Acceptance, accept
 from peen.session.spending import Terms
-from peen.session.writes import Writer
+from peen.session.writer import Writer
 from peen.store import feed, generations, keys, messages, sessions
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Reader, Tx
@@ -169,7 +169,7 @@ async def open_turn(
     """Accept a message and open its turn; a frame number is used once per store."""
     turn_id = await accept_message(database, home, text, frame=frame)
     change = partial(
-        writes.open_turn, writer=home.writer, request=open_request(turn_id, text, holder=holder),
+        adoption.open_turn, writer=home.writer, request=open_request(turn_id, text, holder=holder),
         execution_id=uuid(5000 + frame).bytes, run_id=uuid(6000 + frame).bytes, at_ms=AT_MS,
     )  # fmt: skip
     return await database.write(change)

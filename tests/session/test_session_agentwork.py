@@ -16,7 +16,7 @@ from peen.session import agentwork, inspection, writes
 from peen.session.acceptance import end_accepted
 from peen.session.ending import interrupted
 from peen.session.requests import ResumeRequest, admitted
-from peen.session.writes import Writer
+from peen.session.writer import Writer
 from peen.store import admissions, executions
 from peen.store.database import Database
 from peen.wire.execution import Activity, Execution, ExecutionView

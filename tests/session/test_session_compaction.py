@@ -27,7 +27,7 @@ from world_kit import (
 )
 
 from peen.errors import Conflict, PeenError, StepConflict, ValidationFailed
-from peen.session import writes
+from peen.session import adoption, writes
 from peen.session.ending import end_unfinished, interrupted
 from peen.store import compactions, executions, turns
 from peen.store.database import Database, Tx
@@ -231,7 +231,7 @@ async def test_a_worker_is_told_the_summary_in_force_unless_it_knows_it() -> Non
         async def opened(frame: int, **known: int) -> OpenedTurn:
             request = open_request(await accept_message(db, own.home, "next", frame=frame))
             change = partial(
-                writes.open_turn, writer=own.home.writer, request=msgspec.structs.replace(request, **known),
+                adoption.open_turn, writer=own.home.writer, request=msgspec.structs.replace(request, **known),
                 execution_id=uuid(5000 + frame).bytes, run_id=uuid(6000 + frame).bytes, at_ms=AT_MS,
             )  # fmt: skip
             found = await db.write(change)
@@ -272,7 +272,7 @@ async def test_a_compaction_that_is_cut_off_is_in_the_audit_and_a_resumed_worker
         )
         await db.write(again)
         request = RestoreExecution(execution_id=own.running.execution_id, holder=HOLDER)
-        restore = partial(writes.restore, writer=own.home.writer, request=request, at_ms=AT_MS)
+        restore = partial(adoption.restore, writer=own.home.writer, request=request, at_ms=AT_MS)
         restored = await db.write(restore)
         assert [(step.step, step.state, bytes(step.given)) for step in restored.steps] == [
             ("r0.compact", "interrupted", b'{"toSequence":4}')

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from world_kit import AT_MS, make_home, open_turn, uuid
 
 from peen.entropy import SystemEntropy
-from peen.session import writes
+from peen.session import adoption
 from peen.session.acceptance import end_accepted
 from peen.session.ending import interrupted
 from peen.session.history import RunHistory
@@ -76,7 +76,9 @@ class Place:
         )  # fmt: skip
         await self.truth.write(again)
         taken = RestoreExecution(execution_id=opened.execution_id, holder="00" * 15 + "07")
-        await self.truth.write(partial(writes.restore, writer=self.engine.home.writer, request=taken, at_ms=AT_MS + 11))
+        await self.truth.write(
+            partial(adoption.restore, writer=self.engine.home.writer, request=taken, at_ms=AT_MS + 11)
+        )
         return self.all()[-1]
 
     def all(self) -> list[ExecutionDetails]:

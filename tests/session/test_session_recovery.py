@@ -29,7 +29,7 @@ from world_kit import (
 
 from peen.actors import holds
 from peen.errors import StaleClaim
-from peen.session import writes
+from peen.session import adoption, writes
 from peen.session.acceptance import accept_queued, fence, known_frame
 from peen.session.recovery import Recovered, recover
 from peen.session.state import Outcome
@@ -87,7 +87,7 @@ async def test_a_turn_whose_stop_was_stored_is_cancelled_however_it_ends(opened:
         await db.write(partial(fence, session_no=home.no, at_ms=AT_MS))
         if not opened:  # nothing begins after a Stop
             begin = partial(
-                writes.open_turn, writer=home.writer, request=open_request(turn_id), execution_id=uuid(5001).bytes,
+                adoption.open_turn, writer=home.writer, request=open_request(turn_id), execution_id=uuid(5001).bytes,
                 run_id=uuid(6001).bytes, at_ms=AT_MS,
             )  # fmt: skip
             with pytest.raises(StaleClaim, match="Stop"):

@@ -27,7 +27,7 @@ from world_kit import (
 )
 
 from peen.session.serve import WorkerCalls
-from peen.session.writes import TurnEnd
+from peen.session.writer import TurnEnd
 from peen.store.database import Database
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults

@@ -32,10 +32,10 @@ from world_kit import (
 )
 
 from peen.errors import StaleClaim, StepConflict, StorageError
-from peen.session import writes
+from peen.session import adoption, writes
 from peen.session.acceptance import accept_queued, end_accepted, fence
 from peen.session.ending import Ending, interrupted
-from peen.session.writes import TurnEnd, Writer
+from peen.session.writer import TurnEnd, Writer
 from peen.store import executions, generations, inbox, messages, sessions, turns
 from peen.store.database import Database
 from peen.store.direct import MemoryFile
@@ -114,7 +114,7 @@ async def begin(db: Database, *, frame: int = 1) -> Turn:
 
 async def open_with(db: Database, home: Home, request: OpenTurn, *, number: int = 1) -> OpenedTurn:
     change = partial(
-        writes.open_turn, writer=home.writer, request=request, execution_id=uuid(5000 + number).bytes,
+        adoption.open_turn, writer=home.writer, request=request, execution_id=uuid(5000 + number).bytes,
         run_id=uuid(6000 + number).bytes, at_ms=AT_MS,
     )  # fmt: skip
     return await db.write(change)
@@ -221,7 +221,7 @@ async def test_admission_brings_the_transcript_before_the_turn_from_where_the_wo
 
 
 async def test_the_rest_of_a_long_transcript_is_paged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writes, "MAX_HISTORY_PAGE_BYTES", 1000)
+    monkeypatch.setattr(adoption, "MAX_HISTORY_PAGE_BYTES", 1000)
     async with open_store() as db:
         first = await begin(db)
         many = [MessageRecord(role="assistant", content=f"{number}") for number in range(5)]
@@ -233,7 +233,7 @@ async def test_the_rest_of_a_long_transcript_is_paged(monkeypatch: pytest.Monkey
         pages = 0
         while has_more:
             page = HistoryPage(after_sequence=read[-1].sequence, up_to_sequence=opened.history_sequence)
-            rows = writes.history_page(db.reader, first.home.writer, page)
+            rows = adoption.history_page(db.reader, first.home.writer, page)
             read, has_more, pages = read + rows.history, rows.has_more, pages + 1
 
     assert pages > 1
@@ -718,7 +718,7 @@ async def test_what_a_worker_needs_to_go_on_does_not_grow_with_what_earlier_roun
         await db.write(change)
 
         request = RestoreExecution(execution_id=turn.opened.execution_id, holder="ee" * 16)
-        restored = await db.write(partial(writes.restore, writer=turn.home.writer, request=request, at_ms=AT_MS))
+        restored = await db.write(partial(adoption.restore, writer=turn.home.writer, request=request, at_ms=AT_MS))
 
     assert [saved.step for saved in restored.steps] == [f"r{rounds - 1}.model", f"r{rounds - 1}.t0.handler"]
     assert [bytes(each) for each in restored.seen] == [b'{"n":%d}' % number for number in range(rounds - 1)]
