@@ -35,7 +35,9 @@ from peen.model.fold import Fold
 from peen.model.registry import Models
 from peen.model.stream import ModelRequest
 from peen.testing.upstream.process import UpstreamProcess
-from peen.wire.worker import HistoryMessage, MessageRecord, UpstreamConfig
+from peen.wire.launch import UpstreamConfig
+from peen.wire.records import MessageRecord
+from peen.wire.turncalls import HistoryMessage
 
 PIECES: Final = 2_000
 PIECE: Final = "word "

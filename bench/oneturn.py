@@ -16,7 +16,8 @@ from peen.tool.base import Tool, ToolArguments, ToolContext, ToolResult
 from peen.tool.registry import Tools
 from peen.turn.actor import TurnActor
 from peen.turn.workshop import Workshop
-from peen.wire.worker import (
+from peen.wire.launch import UpstreamConfig, WorkerSettings
+from peen.wire.turncalls import (
     CommitSteps,
     Committed,
     EmitEvents,
@@ -29,10 +30,8 @@ from peen.wire.worker import (
     RenewLeases,
     RestoredExecution,
     RestoreExecution,
-    RunTurn,
-    UpstreamConfig,
-    WorkerSettings,
 )
+from peen.wire.worker import RunTurn
 
 ID: Final = "11111111-1111-4111-8111-111111111111"
 RESULT: Final = "0123456789abcdef" * 36

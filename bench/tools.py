@@ -37,7 +37,7 @@ from peen.tool.ledger import Ledger
 from peen.tool.locks import FileLocks
 from peen.tool.registry import standard_tools
 from peen.tool.search_text import ripgrep_path
-from peen.wire.worker import WorkerSettings
+from peen.wire.launch import WorkerSettings
 
 FILES: Final = 50_000
 FILES_PER_DIRECTORY: Final = 200

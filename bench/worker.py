@@ -20,7 +20,8 @@ from bench.common import median, parser, report, table
 from peen.entropy import SystemEntropy
 from peen.space.control import ControlSpace
 from peen.space.supervise import Placement, Supervisor
-from peen.wire.worker import UpstreamConfig, WireError, WorkerSettings
+from peen.wire.launch import UpstreamConfig, WorkerSettings
+from peen.wire.worker import WireError
 from peen.worker.link import CallHandler, Reply
 
 RUNS: Final = 20

@@ -17,8 +17,9 @@ from peen.model.retry import final_error, plan_retry
 from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest, Upstream
+from peen.wire.launch import UpstreamConfig
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord, UpstreamConfig
+from peen.wire.records import MessageRecord, ToolCallRecord
 
 EXAMPLES: Final = Path(__file__).parent.parent / "harness_examples"
 SCRIPTS: Final = sorted((EXAMPLES / "scripts").glob("*.yaml"))

@@ -37,7 +37,7 @@ from peen.settings.directories import check_separation
 from peen.settings.environment import AMBIENT_PROVIDER_KEYS, open_files_warning
 from peen.settings.parse import default_value, parse_value
 from peen.settings.table import BY_NAME, NUMERIC, VARIABLES, Kind, Variable
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
 AS_THE_SUPERUSER = os.geteuid() == 0

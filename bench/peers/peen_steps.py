@@ -35,7 +35,7 @@ from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Tx
 from peen.store.opening import open_database
 from peen.wire.client import MessageSend, content_digest
-from peen.wire.worker import (
+from peen.wire.turncalls import (
     BlobPiece,
     CommitSteps,
     Committed,
@@ -50,10 +50,9 @@ from peen.wire.worker import (
     RenewLeases,
     RestoredExecution,
     RestoreExecution,
-    WireError,
-    WorkerStruct,
-    encode,
 )
+from peen.wire.worker import WireError, encode
+from peen.wire.workerstruct import WorkerStruct
 from peen.worker.link import WorkerLink
 from peen.worker.peer import error_of
 

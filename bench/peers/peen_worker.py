@@ -22,7 +22,9 @@ from bench.peers.work import Clock, parser, text
 from peen.errors import PeenError
 from peen.execution.journal import Journal
 from peen.execution.steps import Done, Next, Step, Steps
-from peen.wire.worker import HelloAck, MessageRecord, Terminal, WorkerStruct
+from peen.wire.records import MessageRecord, Terminal
+from peen.wire.worker import HelloAck
+from peen.wire.workerstruct import WorkerStruct
 from peen.worker.framing import FrameStream
 from peen.worker.journal import LinkJournal
 from peen.worker.link import ControllerLink

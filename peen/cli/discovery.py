@@ -15,7 +15,7 @@ from peen.log import configure_logging
 from peen.model.registry import Models
 from peen.model.stream import ModelInfo
 from peen.settings import Settings
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 
 @dataclass(frozen=True, slots=True)

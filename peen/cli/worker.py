@@ -16,7 +16,7 @@ MAX_DOCUMENT_BYTES: Final = 65_536
 @click.command(hidden=True)
 def worker() -> int:
     """Run a session's worker. For the controller; people have no use for it."""
-    from peen.wire.worker import decode_launch
+    from peen.wire.launch import decode_launch
     from peen.worker.main import worker_main
 
     if sys.stdin is None or sys.stdin.isatty():

@@ -11,8 +11,9 @@ from peen.context.count import text_tokens
 from peen.context.pictures import describe
 from peen.context.turns import StoredTurn, stored_turns
 from peen.context.units import Unit
+from peen.wire.records import MessageRecord
 from peen.wire.summary import StandsFor, transcript_text
-from peen.wire.worker import HistoryMessage, MessageRecord
+from peen.wire.turncalls import HistoryMessage
 
 GOAL: Final = 0.5
 """Part of the prompt budget that a compaction aims at: after one that only just fits, the next would follow at once."""

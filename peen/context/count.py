@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import NOTHING, MessageRecord
+from peen.wire.records import NOTHING, MessageRecord
 
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its texts."""

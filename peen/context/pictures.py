@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from peen.wire.worker import HistoryMessage, ImageRef, MessageRecord, RefusedImage
+from peen.wire.records import ImageRef, MessageRecord, RefusedImage
+from peen.wire.turncalls import HistoryMessage
 
 IMAGE_KIND = "image"
 

@@ -9,8 +9,9 @@ import msgspec
 from peen.context.count import message_tokens
 from peen.context.turns import stored_turns
 from peen.context.units import Unit, note, plan_drop, without
+from peen.wire.records import ImageRef, MessageRecord, ToolCallRecord
 from peen.wire.summary import SUMMARY_KIND
-from peen.wire.worker import HistoryMessage, ImageRef, MessageRecord, ToolCallRecord
+from peen.wire.turncalls import HistoryMessage
 
 
 class Conversation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from peen.wire.worker import HistoryMessage
+from peen.wire.turncalls import HistoryMessage
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from peen.context.count import message_tokens
+from peen.wire.records import MessageRecord
 from peen.wire.summary import OMITTED_KIND, StandsFor, omitted_text
-from peen.wire.worker import MessageRecord
 
 
 @dataclass(frozen=True, slots=True)

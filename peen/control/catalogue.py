@@ -18,7 +18,8 @@ from peen.session.registry import Sessions
 from peen.session.state import Origin
 from peen.store import sessions
 from peen.wire.client import MessageSend
-from peen.wire.worker import ResumeTurn, RunTurn, WorkerStruct
+from peen.wire.worker import ResumeTurn, RunTurn
+from peen.wire.workerstruct import WorkerStruct
 
 log = structlog.get_logger(__name__)
 

@@ -30,8 +30,9 @@ from peen.model.reasoning import kept_reasoning
 from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
+from peen.wire.launch import WorkerSettings
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import EventRecord, ImageRef, MessageRecord, ModelCallRecord, RefusedImage, WorkerSettings
+from peen.wire.records import EventRecord, ImageRef, MessageRecord, ModelCallRecord, RefusedImage
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.model.fold import Answer, Fold
 from peen.model.stream import Answered
-from peen.wire.worker import NOTHING, ModelCallRecord, ModelProgress, Usage
+from peen.wire.records import NOTHING, ModelCallRecord, ModelProgress, Usage
 
 _State = Literal["completed", "failed", "cancelled"]
 _REPORTED_NOTHING: Final = Usage()

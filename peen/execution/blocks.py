@@ -10,7 +10,7 @@ import trio
 from msgspec import Raw
 
 from peen.model.stream import CallDelta, CallStarted, CallStopped, StreamEvent, TextDelta, ThinkingDelta
-from peen.wire.worker import EventRecord
+from peen.wire.records import EventRecord
 
 INTERVAL_S: Final = 0.030
 ENOUGH_BYTES: Final = 1024

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Raw, Struct
 
 from peen.execution.limits import REASON
-from peen.wire.worker import NOTHING, ImageRef, Terminal, ToolCallRecord, Usage
+from peen.wire.records import NOTHING, ImageRef, Terminal, ToolCallRecord, Usage
 
 AGENT_RUN = "agentRun"
 

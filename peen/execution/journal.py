@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from peen.wire.worker import (
+from peen.wire.turncalls import (
     CommitSteps,
     Committed,
     EmitEvents,

@@ -17,8 +17,9 @@ from peen.execution.decide import CompactGiven, CompactOutput
 from peen.execution.restore import BEGINNING, Start
 from peen.execution.steps import Done, Step
 from peen.execution.summarize import Summarizer
+from peen.wire.records import MessageRecord
 from peen.wire.summary import stands_for
-from peen.wire.worker import HistoryMessage, MessageRecord, StoredSummary
+from peen.wire.turncalls import HistoryMessage, StoredSummary
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from peen.model.price import Prices, cost, dollars, picos
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
-from peen.wire.worker import Budget, ModelCallRecord, UpstreamConfig, Usage
+from peen.wire.records import Budget, ModelCallRecord, Usage
 
 REASON: Final = "budgetReached"
 """Of `turn.failed`, and of a model step or a summary that was given up before another attempt."""

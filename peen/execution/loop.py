@@ -20,7 +20,7 @@ from peen.execution.keeper import ContextKeeper
 from peen.execution.pictures import Pictures
 from peen.execution.restore import BEGINNING, Start, read_images
 from peen.execution.steps import MODEL, NOTHING, Done, Next, Step, Steps
-from peen.wire.worker import EventRecord, MessageRecord, Terminal, ToolCallRecord
+from peen.wire.records import EventRecord, MessageRecord, Terminal, ToolCallRecord
 
 _encode: Final = msgspec.json.encode
 

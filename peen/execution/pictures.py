@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from peen.errors import StorageFailed
 from peen.execution.journal import Journal
-from peen.wire.worker import ImageRef, NewBlob
+from peen.wire.records import ImageRef, NewBlob
 
 
 class Pictures:

@@ -12,7 +12,7 @@ from peen.model.reasoning import items_for
 from peen.model.stream import ModelInfo, ModelRequest
 from peen.store.blobs.encoder import Encoder
 from peen.store.blobs.text import Blob
-from peen.wire.worker import NOTHING, MessageRecord, NewBlob
+from peen.wire.records import NOTHING, MessageRecord, NewBlob
 
 _encode: Final = msgspec.json.encode
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from peen.execution.decide import CompactGiven, ModelOutput, ReadImage, ToolOutput
-from peen.wire.worker import SavedStep
+from peen.wire.turncalls import SavedStep
 
 _decode_answer: Final = msgspec.json.Decoder(ModelOutput).decode
 _decode_result: Final = msgspec.json.Decoder(ToolOutput).decode

@@ -13,24 +13,20 @@ from msgspec import Raw
 from peen.errors import StaleClaim, StorageError, StorageFailed
 from peen.execution.journal import Journal
 from peen.execution.limits import reached
-from peen.wire.worker import (
+from peen.wire.records import (
     Budget,
     Claim,
-    CommitSteps,
-    Committed,
     CompactionRecord,
     Completion,
-    Continuation,
-    EmitEvents,
     EventRecord,
     MessageRecord,
     ModelCallRecord,
     ModelProgress,
     NewBlob,
     RefusedImage,
-    RenewLeases,
     Terminal,
 )
+from peen.wire.turncalls import CommitSteps, Committed, Continuation, EmitEvents, RenewLeases
 
 T = TypeVar("T", bound=msgspec.Struct)
 

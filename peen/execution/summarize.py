@@ -24,14 +24,9 @@ from peen.model.fold import Answer, Fold
 from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
+from peen.wire.launch import WorkerSettings
+from peen.wire.records import CompactionRecord, MessageRecord, NewBlob, NewSummary
 from peen.wire.summary import summary_text
-from peen.wire.worker import (
-    CompactionRecord,
-    MessageRecord,
-    NewBlob,
-    NewSummary,
-    WorkerSettings,
-)
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from peen.wire.worker import WorkerStruct
+from peen.wire.workerstruct import WorkerStruct
 
 R = TypeVar("R", bound=WorkerStruct)
 R_co = TypeVar("R_co", bound=WorkerStruct, covariant=True)

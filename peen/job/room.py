@@ -27,7 +27,7 @@ from peen.wire.jobcalls import (
     ReadJob,
     RecordJobSignal,
 )
-from peen.wire.worker import CallingTool
+from peen.wire.workerstruct import CallingTool
 
 
 class Jobs:

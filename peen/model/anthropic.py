@@ -27,7 +27,7 @@ from peen.model.refusal import unexpected_page
 from peen.model.replies import error_body, whole_body, without_key
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.transport import Reply, Transport, origin
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 API_VERSION: Final = "2023-06-01"

@@ -21,7 +21,7 @@ from peen.model.reasoning import items_for, type_of
 from peen.model.stream import ModelRequest
 from peen.model.strict import StrictCheck
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
+from peen.wire.records import ImageRef, MessageRecord, ToolCallRecord
 
 KEPT: Final = 16
 """Conversations whose encoded messages are kept: a root and its children at work. The one used longest ago goes."""

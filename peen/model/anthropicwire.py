@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from peen.model.chatwire import ErrorObject
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 
 class OutputDetails(Struct, frozen=True):

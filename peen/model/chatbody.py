@@ -11,7 +11,7 @@ from peen.model.encoded import EncodedConversations
 from peen.model.images import data_url, filled
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
+from peen.wire.records import ImageRef, MessageRecord, ToolCallRecord
 
 _encode: Final = msgspec.json.encode
 _NOTHING_MORE: Final[Mapping[str, Any]] = {}

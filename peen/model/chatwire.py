@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 
 class Part(Struct, frozen=True):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from peen.wire.records import ImageRef, MessageRecord, ToolCallRecord
 from peen.wire.summary import stands_for, transcript_lines
-from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
 
 
 class Position(Struct, frozen=True):

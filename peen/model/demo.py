@@ -21,7 +21,7 @@ from peen.model.conversation import (
 from peen.model.demoreport import report
 from peen.model.script import Call, Round
 from peen.model.stream import ModelRequest
-from peen.wire.worker import ImageRef
+from peen.wire.records import ImageRef
 
 SUMMARY_CHARACTERS: Final = 60
 """Of each request, in a summary."""

@@ -13,7 +13,8 @@ from peen.model.reader import Translator
 from peen.model.responsesbody import ResponsesBodies
 from peen.model.responsesstream import ResponsesTranslator
 from peen.model.stream import ModelRequest
-from peen.wire.worker import MessageRecord, UpstreamConfig
+from peen.wire.launch import UpstreamConfig
+from peen.wire.records import MessageRecord
 
 DEFAULT_BASE_URLS: Final = {
     "openai": "https://api.openai.com/v1",

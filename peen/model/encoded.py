@@ -7,7 +7,7 @@ from typing import Final
 
 from peen.model.stream import ModelRequest
 from peen.model.strict import StrictCheck
-from peen.wire.worker import MessageRecord
+from peen.wire.records import MessageRecord
 
 KEPT: Final = 16
 """Conversations whose encoded messages are kept: a root and its children at work. The one used longest ago goes."""

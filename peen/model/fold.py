@@ -20,7 +20,7 @@ from peen.model.stream import (
     ThinkingDelta,
     UsageReported,
 )
-from peen.wire.worker import ToolCallRecord, Usage
+from peen.wire.records import ToolCallRecord, Usage
 
 LENGTH: Final = "length"
 MAX_ANSWER_CHARACTERS: Final = 4 * 1024 * 1024

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from peen.errors import ModelError
-from peen.wire.worker import ImageRef, MessageRecord
+from peen.wire.records import ImageRef, MessageRecord
 
 _MARK: Final = re.compile(rb"\x00([0-9a-f]{64})\x00")
 _PLACE: Final = re.compile(r"\b(messages|input)\W{1,3}(\d+)\W{1,4}content\W{1,3}(\d+)")

@@ -24,7 +24,7 @@ from peen.model.refusal import status_error, unexpected_page
 from peen.model.replies import error_body, whole_body, without_key
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.model.transport import Reply, Transport, origin
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 CLOSE_S: Final = 2.0
 

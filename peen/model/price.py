@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price, PriceRow, Rates
-from peen.wire.worker import UpstreamConfig, Usage
+from peen.wire.records import Usage
 
 _OWN_HOSTS: Final = {"anthropic": "api.anthropic.com", "openai": "api.openai.com"}
 _DATED: Final = re.compile(r"-(\d{8}|\d{4}-\d\d-\d\d)$")

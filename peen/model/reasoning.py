@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from peen.wire.worker import NOTHING, MessageRecord, ProviderReasoning
+from peen.wire.records import NOTHING, MessageRecord, ProviderReasoning
 
 
 class _Item(Struct, frozen=True):

@@ -21,7 +21,7 @@ from peen.model.route import transport_for
 from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelInfo, Upstream
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 EMBEDDED_UPSTREAM: Final = "scripted"
 DISCOVERY_S: Final = 30.0  # a provider that takes longer to list its models is skipped

@@ -14,7 +14,7 @@ from peen.model.images import data_url, filled
 from peen.model.reasoning import items_for, type_of
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord
+from peen.wire.records import ImageRef, MessageRecord
 
 SPOKEN: Final = Raw(b'"message"')
 """Stands for the answer's text among the kept items of its output."""

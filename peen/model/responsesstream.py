@@ -27,7 +27,7 @@ from peen.model.stream import (
     UsageReported,
 )
 from peen.model.surrogates import decode_with_halves, without_halves
-from peen.wire.worker import NOTHING
+from peen.wire.records import NOTHING
 
 _TEXT: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THINKING: Final = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from peen.model.chatwire import ErrorObject
-from peen.wire.worker import NOTHING, Usage
+from peen.wire.records import NOTHING, Usage
 
 
 class OutputItem(Struct, frozen=True):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from peen.model.transport import Transport
-    from peen.wire.worker import UpstreamConfig
+    from peen.wire.launch import UpstreamConfig
 
 _WITHOUT_NETWORK: Final = "scripted"
 _DEFAULT_URL: Final = "https://"

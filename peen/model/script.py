@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from peen.errors import ValidationFailed
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 SHORT_FORM_MODEL: Final = "script"
 

@@ -32,7 +32,7 @@ from peen.model.stream import (
     UsageReported,
 )
 from peen.model.strict import strict_request_check
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 DEMO_MODEL: Final = "demo"
 DEMO_CONTEXT_TOKENS: Final = 131_072

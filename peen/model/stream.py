@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Raw, Struct
 
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, Usage
+from peen.wire.records import MessageRecord, Usage
 
 
 class TextDelta(Struct, frozen=True, gc=False):

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from peen.errors import ModelError
 from peen.model.stream import ModelRequest
-from peen.wire.worker import MessageRecord
+from peen.wire.records import MessageRecord
 
 
 class _Pairing(Struct):

@@ -19,7 +19,8 @@ from peen.store.database import Reader, Tx
 from peen.store.feed import NewEvent
 from peen.store.images import decode_refs, encode_refs
 from peen.wire.client import Effort, MessageSend
-from peen.wire.worker import ImageRef, MessageRecord, SystemPrompt
+from peen.wire.records import ImageRef, MessageRecord
+from peen.wire.worker import SystemPrompt
 
 
 class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

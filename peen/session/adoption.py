@@ -28,9 +28,9 @@ from peen.store import (
 )
 from peen.store.database import Reader, Tx
 from peen.store.executions import StepRow
-from peen.wire.worker import (
+from peen.wire.records import NOTHING
+from peen.wire.turncalls import (
     MAX_HISTORY_PAGE_BYTES,
-    NOTHING,
     HistoryPage,
     HistoryRows,
     OpenedTurn,

@@ -10,8 +10,7 @@ from peen.session import inspection, resumption
 from peen.session.writer import Writer
 from peen.store import executions, sessions, turns
 from peen.store.database import Reader, Tx
-from peen.wire.worker import (
-    CallingTool,
+from peen.wire.turncalls import (
     ContinuationAdmitted,
     ContinueExecution,
     ExecutionActivityResolved,
@@ -19,6 +18,7 @@ from peen.wire.worker import (
     ReadExecution,
     ResolveExecutionActivity,
 )
+from peen.wire.workerstruct import CallingTool
 
 AGENT: Final = "agent"
 """The caller that control events name; `turnId`, `executionId`, `activityId` and `callId` beside it say which one."""

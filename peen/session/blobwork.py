@@ -6,7 +6,7 @@ from peen.session.writer import Writer
 from peen.store import generations
 from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
-from peen.wire.worker import MAX_PIECE_BYTES, BlobPiece, BlobsSaved, FetchBlob, SaveBlobs
+from peen.wire.turncalls import MAX_PIECE_BYTES, BlobPiece, BlobsSaved, FetchBlob, SaveBlobs
 
 
 def fetch_blob(db: Reader, writer: Writer, request: FetchBlob) -> BlobPiece:

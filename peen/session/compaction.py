@@ -21,8 +21,9 @@ from peen.store.executions import ExecutionRow
 from peen.store.sessions import Taken
 from peen.store.spending import NOTHING_SPENT, Spent
 from peen.store.turns import TurnRow
+from peen.wire.records import CompactionRecord, NewSummary
 from peen.wire.summary import StandsFor, summary_text
-from peen.wire.worker import CommitSteps, CompactionRecord, NewSummary, StoredSummary, SummarySettings
+from peen.wire.turncalls import CommitSteps, StoredSummary, SummarySettings
 
 LOG_TYPE: Final = "agent.compaction"
 """What the session log calls a summary; it refers to it by its number."""

@@ -20,7 +20,7 @@ from peen.store.executions import ExecutionRow, OpenModelStep
 from peen.store.feed import NewEvent
 from peen.store.spending import NOTHING_SPENT, Spent, spent
 from peen.store.turns import TurnRow
-from peen.wire.worker import MessageRecord, ModelCallRecord, PricedCall, ToolCallRecord
+from peen.wire.records import MessageRecord, ModelCallRecord, PricedCall, ToolCallRecord
 
 COMPACT: Final = "compact"
 """The kind of a step that asks a model for a summary."""

@@ -13,7 +13,7 @@ from peen.feed.pump import FeedPump
 from peen.ids import SessionNo
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Database
-from peen.wire.worker import WorkerStruct
+from peen.wire.workerstruct import WorkerStruct
 
 
 class Link(Protocol):

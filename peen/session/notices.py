@@ -14,8 +14,8 @@ from peen.store.database import Tx
 from peen.store.feed import NewEvent
 from peen.store.notices import NoticeRow
 from peen.wire.notice import NOTHING, Notice, encode_notice
+from peen.wire.records import MessageRecord
 from peen.wire.rest import rfc3339
-from peen.wire.worker import MessageRecord
 
 MAX_SUMMARY_BYTES: Final = 4096
 MAX_DATA_BYTES: Final = 65_536

@@ -17,7 +17,7 @@ from peen.store.database import Tx
 from peen.store.executions import ExecutionDetails, StepRow
 from peen.store.feed import NewEvent
 from peen.store.inbox import InboxRow
-from peen.wire.worker import MessageRecord
+from peen.wire.records import MessageRecord
 
 UNKNOWN_OUTCOME: Final = (
     "Peen was interrupted while this call ran, so its outcome is unknown: it may have happened in full, in part or not "

@@ -29,7 +29,7 @@ from peen.wire.jobcalls import (
     ReadJob,
     RecordJobSignal,
 )
-from peen.wire.worker import (
+from peen.wire.turncalls import (
     CommitSteps,
     Committed,
     ContinueExecution,
@@ -43,10 +43,9 @@ from peen.wire.worker import (
     ResolveExecutionActivity,
     RestoreExecution,
     SaveBlobs,
-    WireError,
-    WorkerStruct,
-    encode,
 )
+from peen.wire.worker import WireError, encode
+from peen.wire.workerstruct import WorkerStruct
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from peen.model.price import Prices, cost, picos
 from peen.store.sessions import SessionRow, Taken
 from peen.store.spending import MOST, Spent, spent
-from peen.wire.worker import Budget, KeptProgress, ModelCallRecord, ModelProgress, PricedCall
+from peen.wire.records import Budget, KeptProgress, ModelCallRecord, ModelProgress, PricedCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from peen.session.ending import Ending
 from peen.wire.client import MessageSend
-from peen.wire.worker import ImageRef
+from peen.wire.records import ImageRef
 
 
 class Origin(Protocol):

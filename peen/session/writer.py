@@ -16,7 +16,7 @@ from peen.store.blobs.rows import Blobs
 from peen.store.database import Tx
 from peen.store.feed import NewEvent
 from peen.store.inbox import InboxRow
-from peen.wire.worker import EventRecord
+from peen.wire.records import EventRecord
 
 _encode: Final = msgspec.json.encode
 

@@ -35,21 +35,8 @@ from peen.store.feed import NewEvent
 from peen.store.sessions import Taken
 from peen.store.spending import NOTHING_SPENT, Spent
 from peen.store.turns import TurnRow
-from peen.wire.worker import (
-    Claim,
-    CommitSteps,
-    Committed,
-    Completion,
-    EmitEvents,
-    Emitted,
-    EventRecord,
-    LeasesRenewed,
-    MessageRecord,
-    ModelProgress,
-    RefusedImage,
-    RenewLeases,
-    Terminal,
-)
+from peen.wire.records import Claim, Completion, EventRecord, MessageRecord, ModelProgress, RefusedImage, Terminal
+from peen.wire.turncalls import CommitSteps, Committed, EmitEvents, Emitted, LeasesRenewed, RenewLeases
 
 FIRST_PREPARATION: Final = "r0.prepare"
 """It begins with the turn itself: messages that wait are delivered at the end of a round."""

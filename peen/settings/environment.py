@@ -6,7 +6,7 @@ import resource
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 WANTED_OPEN_FILES: Final = 4096
 

@@ -12,7 +12,7 @@ from peen.settings.address import ListenAddress
 from peen.settings.directories import check_only_ours, ensure_private_directory
 from peen.settings.environment import worker_environment
 from peen.settings.upstreams import EMBEDDED, EMBEDDED_MODEL
-from peen.wire.worker import UpstreamConfig, WorkerSettings
+from peen.wire.launch import UpstreamConfig, WorkerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

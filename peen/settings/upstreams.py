@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from peen.settings.environment import is_reserved
+from peen.wire.launch import UpstreamConfig
 from peen.wire.problem import problem_text
-from peen.wire.worker import UpstreamConfig
 
 KNOWN_TYPES: Final = ("anthropic", "openai", "scripted", "zai-coding")
 EMBEDDED: Final = UpstreamConfig(name="scripted", type="scripted")

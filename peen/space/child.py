@@ -15,7 +15,7 @@ from typing import Final, NoReturn, TextIO
 
 import trio
 
-from peen.wire.worker import MAX_LAUNCH_BYTES, LaunchDocument, decode_launch
+from peen.wire.launch import MAX_LAUNCH_BYTES, LaunchDocument, decode_launch
 
 from .orders import Spawn, decode_order, receive
 from .proc import end_descendants

@@ -13,7 +13,8 @@ import structlog
 import trio
 
 from peen.errors import WorkerFailed
-from peen.wire.worker import MAX_LAUNCH_BYTES, LaunchDocument, encode
+from peen.wire.launch import MAX_LAUNCH_BYTES, LaunchDocument
+from peen.wire.worker import encode
 
 from .nannylink import NannyChild, NannyLink
 from .nannystart import WORKER_ENTRY, NannyProcess, start_nanny

@@ -8,7 +8,8 @@ import structlog
 import trio
 
 from peen.errors import LinkLost, PeenError, StorageError, WorkerFailed
-from peen.wire.worker import LaunchDocument, Shutdown
+from peen.wire.launch import LaunchDocument
+from peen.wire.worker import Shutdown
 from peen.worker.credential import new_credential
 from peen.worker.framing import FrameStream
 from peen.worker.link import WorkerLink

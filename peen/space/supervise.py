@@ -9,7 +9,7 @@ import trio
 from peen.actors import supervised
 from peen.entropy import Entropy
 from peen.errors import AgentSpaceNotAllowed, WorkerFailed
-from peen.wire.worker import WorkerSettings
+from peen.wire.launch import WorkerSettings
 from peen.worker.link import WorkerLink
 
 from .control import Space

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from peen.entropy import Entropy
-from peen.wire.worker import WorkerSettings
+from peen.wire.launch import WorkerSettings
 from peen.worker.link import CallHandler
 
 from .control import Space

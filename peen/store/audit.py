@@ -13,7 +13,8 @@ from peen.ids import SessionNo
 from peen.store import keys
 from peen.store.database import Reader, Tx
 from peen.store.spending import MOST, NOTHING_SPENT, Spent
-from peen.wire.worker import NOTHING, Calibration, ModelCallRecord, Usage
+from peen.wire.records import NOTHING, ModelCallRecord, Usage
+from peen.wire.turncalls import Calibration
 
 
 class RunRow(NamedTuple):

@@ -13,7 +13,7 @@ from peen.ids import SessionNo
 from peen.store import generations, keys
 from peen.store.database import Reader, Tx
 from peen.store.leases import LEASE_MS
-from peen.wire.worker import Claim, Completion, KeptProgress
+from peen.wire.records import Claim, Completion, KeptProgress
 
 _decode_progress: Final = msgspec.json.Decoder(KeptProgress).decode
 

@@ -11,7 +11,7 @@ from peen.ids import SessionNo
 from peen.store.blobs.errors import BlobMissing
 from peen.store.blobs.rows import missing
 from peen.store.database import Reader, Tx
-from peen.wire.worker import ImageRef, RefusedImage
+from peen.wire.records import ImageRef, RefusedImage
 
 _decode: Final = msgspec.json.Decoder(list[ImageRef]).decode
 

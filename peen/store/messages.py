@@ -15,7 +15,8 @@ from peen.store.feed import NewEvent
 from peen.store.images import decode_refs, encode_refs
 from peen.store.sessions import Taken
 from peen.store.spending import NOTHING_SPENT, Spent
-from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord, ToolCallRecord
+from peen.wire.records import NOTHING, MessageRecord, ToolCallRecord
+from peen.wire.turncalls import HistoryMessage
 
 
 class MessageRow(NamedTuple):

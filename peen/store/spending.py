@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from peen.wire.worker import ModelCallRecord, Usage
+from peen.wire.records import ModelCallRecord, Usage
 
 MOST: Final = 1 << 62
 """Counters stay here instead of growing past what the database can hold, whatever a provider reports."""

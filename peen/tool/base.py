@@ -14,7 +14,7 @@ from peen.entropy import Entropy, SystemEntropy
 from peen.errors import PeenError
 from peen.tool.ledger import Ledger, LedgerDelta
 from peen.tool.work import RetainedWork
-from peen.wire.worker import WorkerSettings
+from peen.wire.launch import WorkerSettings
 
 if TYPE_CHECKING:
     from peen.tool.jobs import SessionJobs

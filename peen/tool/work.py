@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from peen.wire.worker import ExecutionsRead
+from peen.wire.turncalls import ExecutionsRead
 
 
 class RetainedWork(Protocol):

@@ -31,15 +31,10 @@ from peen.tool.ledger import Ledger
 from peen.turn.retained import Caller
 from peen.turn.scene import Scene, admission, opened_scene, restored_scene, summarizer_of
 from peen.turn.workshop import AgentTools, Workshop
-from peen.wire.worker import (
-    Budget,
-    CallingTool,
-    RestoreExecution,
-    ResumeTurn,
-    RunTurn,
-    SummarySettings,
-    Terminal,
-)
+from peen.wire.records import Budget, Terminal
+from peen.wire.turncalls import RestoreExecution, SummarySettings
+from peen.wire.worker import ResumeTurn, RunTurn
+from peen.wire.workerstruct import CallingTool
 
 log = structlog.get_logger(__name__)
 

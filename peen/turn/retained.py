@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from peen.wire.worker import (
-    CallingTool,
+from peen.wire.turncalls import (
     ContinuationAdmitted,
     ContinueExecution,
     ExecutionActivityResolved,
@@ -14,6 +13,7 @@ from peen.wire.worker import (
     ReadExecution,
     ResolveExecutionActivity,
 )
+from peen.wire.workerstruct import CallingTool
 
 
 class WorkCalls(Protocol):

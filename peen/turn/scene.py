@@ -23,17 +23,9 @@ from peen.harness.prompt import build_prompt, context_hash, prompt_hash, snapsho
 from peen.model.stream import ModelInfo
 from peen.tool.ledger import Ledger, LedgerDelta
 from peen.turn.workshop import Transcript, Workshop
-from peen.wire.worker import (
-    NOTHING,
-    Calibration,
-    HistoryMessage,
-    MessageRecord,
-    OpenedTurn,
-    OpenTurn,
-    RestoredExecution,
-    RunTurn,
-    SummarySettings,
-)
+from peen.wire.records import NOTHING, MessageRecord
+from peen.wire.turncalls import Calibration, HistoryMessage, OpenedTurn, OpenTurn, RestoredExecution, SummarySettings
+from peen.wire.worker import RunTurn
 
 _encode: Final = msgspec.json.encode
 _decode_result: Final = msgspec.json.Decoder(ToolOutput).decode

@@ -28,15 +28,9 @@ from peen.tool.locks import FileLocks
 from peen.tool.registry import Tools
 from peen.turn.retained import Caller, WorkCalls
 from peen.wire.client import SentImage
-from peen.wire.worker import (
-    Calibration,
-    HistoryMessage,
-    HistoryPage,
-    OpenedTurn,
-    StoredSummary,
-    ToolCallRecord,
-    WorkerSettings,
-)
+from peen.wire.launch import WorkerSettings
+from peen.wire.records import ToolCallRecord
+from peen.wire.turncalls import Calibration, HistoryMessage, HistoryPage, OpenedTurn, StoredSummary
 
 
 @dataclass

@@ -15,7 +15,8 @@ from peen.errors import ValidationFailed
 from peen.ids import parse_uuid4
 from peen.wire.image import MEDIA_TYPES, MediaType, checked_media_type, known_media_type, media_type_of
 from peen.wire.problem import problem_text
-from peen.wire.worker import ImageRef, SystemPrompt
+from peen.wire.records import ImageRef
+from peen.wire.worker import SystemPrompt
 
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 

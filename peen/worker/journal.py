@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from peen.wire.worker import (
+from peen.wire.records import NewBlob
+from peen.wire.turncalls import (
     BlobPiece,
     BlobsSaved,
     CommitSteps,
@@ -19,7 +20,6 @@ from peen.wire.worker import (
     HistoryPage,
     HistoryRows,
     LeasesRenewed,
-    NewBlob,
     OpenedTurn,
     OpenTurn,
     RenewLeases,

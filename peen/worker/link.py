@@ -13,6 +13,7 @@ import trio
 from msgspec import Raw
 
 from peen.errors import LinkLost, PeenError, WorkerFailed
+from peen.wire.launch import LaunchDocument
 from peen.wire.worker import (
     CALLS,
     COMMANDS,
@@ -23,14 +24,13 @@ from peen.wire.worker import (
     CommandResult,
     Hello,
     HelloAck,
-    LaunchDocument,
     Result,
     WireError,
-    WorkerStruct,
     decode_from_controller,
     decode_from_worker,
     encode,
 )
+from peen.wire.workerstruct import WorkerStruct
 
 from .framing import FrameStream, FrameTooLong
 from .peer import Answer, Peer, decode_payload, wire_error

@@ -21,17 +21,9 @@ from peen.tool.registry import standard_tools
 from peen.turn.actor import TurnActor
 from peen.turn.workshop import Workshop
 from peen.wire.jobcalls import JobSignalled, SignalJob
-from peen.wire.worker import (
-    CancelTurns,
-    LaunchDocument,
-    ResumeTurn,
-    RunTurn,
-    ShutDown,
-    Shutdown,
-    TurnEnded,
-    TurnsCancelled,
-    WorkerStruct,
-)
+from peen.wire.launch import LaunchDocument
+from peen.wire.worker import CancelTurns, ResumeTurn, RunTurn, ShutDown, Shutdown, TurnEnded, TurnsCancelled
+from peen.wire.workerstruct import WorkerStruct
 from peen.worker.journal import LinkJournal
 from peen.worker.link import ControllerLink, connect
 from peen.worker.retained import LinkWork

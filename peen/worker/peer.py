@@ -11,7 +11,8 @@ import trio
 from msgspec import Raw
 
 from peen.errors import BadRequest, LinkLost, PeenError, Refused, StorageError
-from peen.wire.worker import CALLS, COMMANDS, WireError, WorkerStruct, encode
+from peen.wire.worker import CALLS, COMMANDS, WireError, encode
+from peen.wire.workerstruct import WorkerStruct
 
 from .framing import FrameStream
 

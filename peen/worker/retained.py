@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peen.wire.worker import (
+from peen.wire.turncalls import (
     ContinuationAdmitted,
     ContinueExecution,
     ExecutionActivityResolved,

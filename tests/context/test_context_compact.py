@@ -18,9 +18,10 @@ from peen.context.units import droppable, plan_drop
 from peen.model.reasoning import kept_reasoning
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
+from peen.wire.records import NOTHING, ImageRef, MessageRecord
 from peen.wire.summary import StandsFor, omitted_text, summary_text, transcript_lines
 from peen.wire.summary import stands_for as parsed
-from peen.wire.worker import NOTHING, HistoryMessage, ImageRef, MessageRecord
+from peen.wire.turncalls import HistoryMessage
 
 LONG = "word " * 100
 

@@ -11,7 +11,7 @@ from world_kit import call
 from peen.context.count import BYTES_PER_TOKEN, IMAGE_TOKENS, Gauge, fixed_tokens, message_tokens, text_tokens
 from peen.model.reasoning import kept_reasoning
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord
+from peen.wire.records import ImageRef, MessageRecord
 
 # As OpenAI's o200k_base cuts them.
 KNOWN = [

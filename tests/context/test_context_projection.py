@@ -13,7 +13,8 @@ from world_kit import call
 from peen.context.projection import Conversation
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
-from peen.wire.worker import HistoryMessage, MessageRecord, ToolCallRecord
+from peen.wire.records import MessageRecord, ToolCallRecord
+from peen.wire.turncalls import HistoryMessage
 
 # --- what the store may hold
 

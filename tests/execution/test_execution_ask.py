@@ -24,7 +24,7 @@ from peen.model.stream import (
     UsageReported,
 )
 from peen.store import executions
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 
 def broken(kind: str = "server_error", *, retryable: bool = True, **more: Any) -> ModelError:

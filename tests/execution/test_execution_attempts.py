@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from peen.errors import ModelError
 from peen.model.stream import ModelRequest, StreamEvent, TextDelta, UsageReported
 from peen.store import audit
-from peen.wire.worker import KeptProgress, Usage
+from peen.wire.records import KeptProgress, Usage
 
 OVERLOADED = ModelError("try again", kind="server_error", retryable=True, status=503)
 BUSY = ModelError("too many", kind="rate_limited", retryable=True, status=429, retry_after_ms=50_000)

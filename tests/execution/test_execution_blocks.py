@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from peen.execution.blocks import ENOUGH_BYTES, INTERVAL_S, MOST_BYTES, Blocks, Streaming, event
 from peen.model.fold import Answer, Fold, normal_arguments
 from peen.model.stream import CallDelta, CallStarted, CallStopped, Finished, StreamEvent, TextDelta, ThinkingDelta
-from peen.wire.worker import EventRecord
+from peen.wire.records import EventRecord
 
 # --- streams that make sense, and what a client makes of block frames
 

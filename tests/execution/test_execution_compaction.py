@@ -20,8 +20,9 @@ from peen.model.stream import Finished, ModelRequest, TextDelta, UsageReported
 from peen.session.acceptance import accept_queued
 from peen.store import compactions, executions
 from peen.store.compactions import CompactionRow
+from peen.wire.records import Usage
 from peen.wire.summary import transcript_lines
-from peen.wire.worker import CommitSteps, Committed, Usage
+from peen.wire.turncalls import CommitSteps, Committed
 
 TOO_LONG: Final = ModelError("too long", kind="context_length_exceeded", retryable=False, status=400)
 OVERLOADED: Final = ModelError("try again", kind="server_error", retryable=True, status=503)

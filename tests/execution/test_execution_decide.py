@@ -4,7 +4,7 @@ import pytest
 from world_kit import call
 
 from peen.execution.decide import Dispatch, Finish, ModelOutput, after_answer, failure
-from peen.wire.worker import Terminal
+from peen.wire.records import Terminal
 
 CALLS = [call("a"), call("b")]
 

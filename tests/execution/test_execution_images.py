@@ -32,7 +32,9 @@ from peen.session.spending import Terms
 from peen.store import executions, images, turns
 from peen.testing.faults import Faults, SimulatedCrash
 from peen.turn.actor import TurnActor
-from peen.wire.worker import ImageRef, MessageRecord, ResumeTurn, SavedStep, Usage
+from peen.wire.records import ImageRef, MessageRecord, Usage
+from peen.wire.turncalls import SavedStep
+from peen.wire.worker import ResumeTurn
 
 TURN = str(uuid(3001))
 

@@ -20,8 +20,10 @@ from peen.session.acceptance import accept_queued
 from peen.session.spending import Terms
 from peen.store import executions, sessions
 from peen.store.sessions import SessionRow
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
-from peen.wire.worker import Budget, CommitSteps, Committed, UpstreamConfig, Usage
+from peen.wire.records import Budget, Usage
+from peen.wire.turncalls import CommitSteps, Committed
 
 PRICED = UpstreamConfig(name=PlayedUpstream.name, type="openai", prices={"m": Price(input="3", output="15")})
 OVERLOADED = ModelError("try again", kind="server_error", retryable=True, status=503)

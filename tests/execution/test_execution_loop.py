@@ -23,7 +23,7 @@ from peen.session.ending import Ending, interrupted
 from peen.store import executions, turns
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
-from peen.wire.worker import MessageRecord
+from peen.wire.records import MessageRecord
 
 TERMINAL = {"turn.completed", "turn.failed", "turn.cancelled"}
 

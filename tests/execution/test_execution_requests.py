@@ -19,7 +19,9 @@ from peen.model.stream import ModelInfo, ModelRequest
 from peen.store import audit
 from peen.store.blobs.decode import decode, earlier_values
 from peen.store.direct import MemoryFile
-from peen.wire.worker import CommitSteps, Committed, MessageRecord, NewBlob, encode
+from peen.wire.records import MessageRecord, NewBlob
+from peen.wire.turncalls import CommitSteps, Committed
+from peen.wire.worker import encode
 
 LONG = "a line of output that is worth keeping once\n" * 30
 ROUNDS = 40

@@ -29,7 +29,7 @@ from peen.session.serve import WorkerCalls
 from peen.store import executions
 from peen.store.database import Database
 from peen.store.executions import StepRow
-from peen.wire.worker import EventRecord, MessageRecord, ModelCallRecord, Terminal
+from peen.wire.records import EventRecord, MessageRecord, ModelCallRecord, Terminal
 
 MODEL_STEP = Step("r0.model", "model", b'{"round":0}')
 

@@ -25,8 +25,8 @@ from peen.store.blobs.rows import Blobs
 from peen.store.database import Database
 from peen.store.opening import open_direct
 from peen.store.sessions import SessionRow
+from peen.wire.launch import WorkerSettings
 from peen.wire.operations import OPERATIONS
-from peen.wire.worker import WorkerSettings
 
 ROUTER: Final = build_router()
 

@@ -24,8 +24,9 @@ from peen.session.acceptance import end_accepted, fence
 from peen.session.ending import STOPPED, Ending, interrupted
 from peen.session.spending import Terms
 from peen.store import turns
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
-from peen.wire.worker import UpstreamConfig, Usage
+from peen.wire.records import Usage
 
 PRICED = Terms(
     Prices([UpstreamConfig(name=PlayedUpstream.name, type="openai", prices={"m": Price(input="3", output="15")})])

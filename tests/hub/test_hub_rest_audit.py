@@ -21,8 +21,10 @@ from peen.model.price import Prices
 from peen.model.stream import Finished, ModelRequest, TextDelta, ThinkingDelta, UsageReported
 from peen.session.spending import Terms
 from peen.store import sessions
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
-from peen.wire.worker import UpstreamConfig, Usage, encode
+from peen.wire.records import Usage
+from peen.wire.worker import encode
 
 PAGE = Page(limit=200, offset=0, order="asc")
 OVERLOADED = ModelError("try again", kind="server_error", retryable=True, status=503)

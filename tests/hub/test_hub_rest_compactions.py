@@ -21,8 +21,9 @@ from peen.model.price import Prices
 from peen.model.stream import ModelRequest, UsageReported
 from peen.session.spending import Terms
 from peen.store import sessions
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
-from peen.wire.worker import UpstreamConfig, Usage
+from peen.wire.records import Usage
 
 LONG = "word " * 150
 OVERLOADED = ModelError("try again", kind="server_error", retryable=True, status=503)

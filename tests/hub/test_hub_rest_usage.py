@@ -16,8 +16,9 @@ from peen.errors import ModelError
 from peen.model.price import Prices
 from peen.model.stream import Finished, TextDelta, UsageReported
 from peen.session.spending import Terms
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
-from peen.wire.worker import UpstreamConfig, Usage
+from peen.wire.records import Usage
 
 PRICES = Prices([UpstreamConfig(name=PlayedUpstream.name, type="openai", prices={"m": Price(input="3", output="15")})])
 REFUSED = ModelError("no such model", kind="invalid_request", retryable=False, status=400)

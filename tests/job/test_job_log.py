@@ -26,7 +26,7 @@ from peen.wire.joboutput import (
     pieces_of,
     streams_of,
 )
-from peen.wire.worker import WorkerStruct
+from peen.wire.workerstruct import WorkerStruct
 
 JOB = "10b00000-0000-4000-8000-00000000000a"
 

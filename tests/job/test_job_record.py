@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from peen.errors import LinkLost, PeenError, StaleClaim, StorageFailed, ValidationFailed
 from peen.job.record import RETRY_S, keep_end
 from peen.wire.jobcalls import EndJob, JobEnded
-from peen.wire.worker import WorkerStruct
+from peen.wire.workerstruct import WorkerStruct
 
 END = EndJob(job_id="10b00000-0000-4000-8000-00000000000a", state="exited", exit_code=0)
 FAILED = StorageFailed("peen.db", "disk I/O error")

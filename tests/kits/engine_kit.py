@@ -43,7 +43,8 @@ from peen.tool.registry import Tools
 from peen.turn.actor import TurnActor
 from peen.turn.workshop import Workshop
 from peen.wire.client import SentImage
-from peen.wire.worker import (
+from peen.wire.launch import UpstreamConfig, WorkerSettings
+from peen.wire.turncalls import (
     BlobPiece,
     CommitSteps,
     Committed,
@@ -58,14 +59,9 @@ from peen.wire.worker import (
     RenewLeases,
     RestoredExecution,
     RestoreExecution,
-    ResumeTurn,
-    RunTurn,
-    UpstreamConfig,
-    WireError,
-    WorkerSettings,
-    WorkerStruct,
-    encode,
 )
+from peen.wire.worker import ResumeTurn, RunTurn, WireError, encode
+from peen.wire.workerstruct import WorkerStruct
 from peen.worker.peer import error_of
 
 MODEL_ID = "m"

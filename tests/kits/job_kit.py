@@ -22,7 +22,10 @@ from peen.store import jobs
 from peen.store.database import Database
 from peen.store.jobs import JobRow
 from peen.testing.faults import Faults
-from peen.wire.worker import CALLS, CallingTool, Claim, CommitSteps, WireError, WorkerStruct, encode
+from peen.wire.records import Claim
+from peen.wire.turncalls import CommitSteps
+from peen.wire.worker import CALLS, WireError, encode
+from peen.wire.workerstruct import CallingTool, WorkerStruct
 from peen.worker.peer import error_of
 
 R = TypeVar("R", bound=WorkerStruct)

@@ -28,20 +28,11 @@ from peen.store.database import Database
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
 from peen.wire.client import MessageSend
+from peen.wire.records import EventRecord, MessageRecord, Terminal
+from peen.wire.turncalls import CommitSteps, RestoreExecution
 from peen.wire.websocket import payload_of
-from peen.wire.worker import (
-    CancelTurns,
-    CommitSteps,
-    EventRecord,
-    MessageRecord,
-    RestoreExecution,
-    ResumeTurn,
-    RunTurn,
-    Terminal,
-    TurnEnded,
-    TurnsCancelled,
-    WorkerStruct,
-)
+from peen.wire.worker import CancelTurns, ResumeTurn, RunTurn, TurnEnded, TurnsCancelled
+from peen.wire.workerstruct import WorkerStruct
 
 TEXT_ONLY = "scripted/text-only"
 """A model that cannot be shown images."""

@@ -21,7 +21,7 @@ from peen.model.stream import CallDelta, Finished, ModelInfo, ModelRequest, Stre
 from peen.model.strict import strict_request_check
 from peen.session.resumption import NOTE
 from peen.tool.base import Tool, ToolContext, ToolError
-from peen.wire.worker import MessageRecord, Usage
+from peen.wire.records import MessageRecord, Usage
 
 NAME: Final = "up"
 MODEL: Final = f"{NAME}/{MODEL_ID}"

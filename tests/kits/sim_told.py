@@ -14,8 +14,9 @@ from sim_world import Home, World
 from peen.store import feed, inbox, messages, turns
 from peen.store.database import Reader
 from peen.store.images import decode_refs
+from peen.wire.records import MessageRecord
 from peen.wire.summary import OMITTED_KIND, SUMMARY_KIND
-from peen.wire.worker import HistoryMessage, MessageRecord
+from peen.wire.turncalls import HistoryMessage
 
 PLENTY: Final = 1_000_000
 

@@ -34,7 +34,7 @@ from peen.tool.registry import Tools
 from peen.tool.signal_job import SignalJob
 from peen.tool.wait_job import WaitJob
 from peen.turn.workshop import Workshop
-from peen.wire.worker import LaunchDocument
+from peen.wire.launch import LaunchDocument
 from peen.worker.framing import FrameStream
 from peen.worker.journal import LinkJournal
 from peen.worker.link import ControllerLink, WorkerLink, _greet

@@ -38,7 +38,7 @@ from peen.store.database import Database, Reader, Tx
 from peen.store.direct import DirectDatabase, MemoryFile
 from peen.store.opening import open_direct
 from peen.testing.faults import SimulatedCrash
-from peen.wire.worker import WorkerSettings
+from peen.wire.launch import WorkerSettings
 from peen.worker.link import CallHandler
 
 LIVES: Final = 12

@@ -29,7 +29,8 @@ from peen.store.opening import open_direct
 from peen.store.turns import by_id
 from peen.testing.faults import Faults
 from peen.wire.client import MessageSend, SentImage, content_digest
-from peen.wire.worker import EventRecord, HistoryMessage, ImageRef, MessageRecord, OpenedTurn, OpenTurn, ToolCallRecord
+from peen.wire.records import EventRecord, ImageRef, MessageRecord, ToolCallRecord
+from peen.wire.turncalls import HistoryMessage, OpenedTurn, OpenTurn
 
 MODEL: Final = "scripted/script"
 HOLDER: Final = "00" * 15 + "01"

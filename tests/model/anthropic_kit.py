@@ -15,8 +15,9 @@ from peen.errors import ModelError
 from peen.model.anthropic import AnthropicUpstream
 from peen.model.fold import Answer, Fold
 from peen.model.stream import ModelRequest
+from peen.wire.launch import UpstreamConfig
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord, UpstreamConfig
+from peen.wire.records import MessageRecord, ToolCallRecord
 
 USER = MessageRecord(role="user", content="go")
 TOOL = ToolDefinition(name="readFile", description="Read.", parameters=msgspec.Raw(b'{"type":"object"}'))

@@ -15,7 +15,7 @@ from peen.model.anthropic import DEFAULT_BASE_URL, AnthropicUpstream
 from peen.model.registry import Models
 from peen.model.replies import ERROR_BODY_S
 from peen.model.stream import ModelInfo
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 JSON = "application/json"
 

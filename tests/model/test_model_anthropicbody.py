@@ -36,7 +36,7 @@ from peen.model.anthropicbody import KEPT, MessageBodies
 from peen.model.anthropicmodels import ASSUMED_OUTPUT_TOKENS
 from peen.model.fold import Answer
 from peen.model.reasoning import kept_reasoning
-from peen.wire.worker import MessageRecord
+from peen.wire.records import MessageRecord
 
 MARK = {"type": "ephemeral"}
 THOUGHT = {"type": "thinking", "thinking": "h\u00e9", "signature": "s/+="}

@@ -35,7 +35,7 @@ from trio.testing import MockClock
 from peen.errors import ModelError
 from peen.model.fold import Answer, Fold
 from peen.model.reader import USAGE_S
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 PING = {"type": "ping"}
 CALL = tool_use(1, '{"path":', '"a"}')

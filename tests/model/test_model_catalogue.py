@@ -13,7 +13,8 @@ from peen.control.catalogue import Catalogue, NamingLink
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
 from peen.model.registry import REDISCOVERY_PAUSE_S, Models
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
-from peen.wire.worker import CancelTurns, ResumeTurn, RunTurn, TurnEnded, WorkerStruct
+from peen.wire.worker import CancelTurns, ResumeTurn, RunTurn, TurnEnded
+from peen.wire.workerstruct import WorkerStruct
 
 
 class Provider:

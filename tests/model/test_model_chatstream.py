@@ -19,7 +19,7 @@ from peen.model.stream import (
     ThinkingDelta,
     UsageReported,
 )
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 
 def delta(**fields: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from peen.model.script import Call
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest, TextDelta
 from peen.wire.model import ToolDefinition
+from peen.wire.records import ImageRef, MessageRecord
 from peen.wire.summary import StandsFor, summary_text, transcript_text
-from peen.wire.worker import ImageRef, MessageRecord
 
 TOOLS = (ToolDefinition(name="readFile", description="", parameters=msgspec.Raw(b"{}")),)
 

@@ -15,8 +15,9 @@ from peen.model.openai import base_url_of
 from peen.model.openaimodels import by_preference
 from peen.model.reasoning import items_for, kept_reasoning
 from peen.model.stream import ModelRequest
+from peen.wire.launch import UpstreamConfig
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord, UpstreamConfig
+from peen.wire.records import MessageRecord, ToolCallRecord
 
 USER = MessageRecord(role="user", content="go")
 TOOL = ToolDefinition("readFile", "Read.", msgspec.Raw(b'{"type":"object"}'))

@@ -20,7 +20,7 @@ from peen.model.stream import (
     ThinkingDelta,
     UsageReported,
 )
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 STOP = Finished(reason="stop", response_model="m-1")
 TOOL_CALLS = Finished(reason="tool_calls", response_model="m-1")

@@ -19,7 +19,7 @@ from peen.model.refusal import status_error
 from peen.model.responsesbody import ResponsesBodies
 from peen.model.stream import ModelRequest
 from peen.wire.client import SentImage
-from peen.wire.worker import ImageRef, MessageRecord
+from peen.wire.records import ImageRef, MessageRecord
 
 
 def ref(data: bytes) -> ImageRef:

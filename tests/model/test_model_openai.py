@@ -20,8 +20,9 @@ from peen.model.openai import OpenAiUpstream
 from peen.model.reader import CLOSE_S, USAGE_S
 from peen.model.replies import ERROR_BODY_S
 from peen.model.stream import ModelRequest
+from peen.wire.launch import UpstreamConfig
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord, UpstreamConfig, Usage
+from peen.wire.records import MessageRecord, ToolCallRecord, Usage
 
 USER = MessageRecord(role="user", content="go")
 TOOL = ToolDefinition(name="readFile", description="Read.", parameters=msgspec.Raw(b'{"type":"object"}'))

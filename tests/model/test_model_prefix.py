@@ -11,7 +11,7 @@ from peen.model.dialects import Bodies
 from peen.model.responsesbody import ResponsesBodies
 from peen.model.stream import ModelRequest
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.records import MessageRecord, ToolCallRecord
 
 TOOLS = (ToolDefinition(name="look", description="Looks.", parameters=Raw(b'{"type":"object"}')),)
 ROUNDS = 6

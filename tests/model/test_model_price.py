@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peen.model.price import Prices, cost, known_rows, total, written
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import LongContext, Price
-from peen.wire.worker import UpstreamConfig, Usage
+from peen.wire.records import Usage
 
 PRICE = Price(input="3", output="15", cache_read="0.3", cache_write="3.75")
 LONG = LongContext(above_tokens=200_000, input="6", output="22.5", cache_read="0.6")

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
 from peen.model.registry import DISCOVERY_S, REDISCOVERY_PAUSE_S, REDISCOVERY_S, Models
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 EMBEDDED = UpstreamConfig(name="scripted", type="scripted")
 SCRIPT = "models: {a/b: {contextWindow: 100, turns: [{rounds: [{text: hi}]}]}, c: {turns: [{rounds: [{text: hi}]}]}}"

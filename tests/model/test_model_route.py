@@ -8,7 +8,7 @@ from peen.errors import ModelError
 from peen.model.direct import DirectTransport
 from peen.model.proxied import HttpxTransport
 from peen.model.route import preloads, transport_for
-from peen.wire.worker import UpstreamConfig
+from peen.wire.launch import UpstreamConfig
 
 PROXY = "http://proxy:3128"
 

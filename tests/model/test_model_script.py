@@ -6,7 +6,7 @@ import pytest
 
 from peen.errors import ValidationFailed
 from peen.model.script import Call, ModelScript, RawResponse, Round, load_script, parse_script
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 ONE_TURN = "turns: [{rounds: [{text: hi}]}]"
 

@@ -14,8 +14,8 @@ from peen.model.fold import Answer, Fold
 from peen.model.script import parse_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import CallDelta, CallStarted, Finished, ModelRequest, StreamEvent, TextDelta, UsageReported
+from peen.wire.records import MessageRecord, Usage
 from peen.wire.summary import StandsFor, omitted_text, summary_text, transcript_text
-from peen.wire.worker import MessageRecord, Usage
 
 
 def user(text: str) -> MessageRecord:

@@ -7,7 +7,7 @@ from peen.errors import ModelError
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, ToolCallRecord
+from peen.wire.records import MessageRecord, ToolCallRecord
 
 USER = MessageRecord(role="user", content="go")
 SYSTEM = MessageRecord(role="system", content="the turn before was stopped")

@@ -25,7 +25,8 @@ from peen.testing.upstream.anthropic import AnthropicWire
 from peen.testing.upstream.openai import OpenAiWire
 from peen.testing.upstream.responses import ResponsesWire
 from peen.testing.upstream.wire import Wire
-from peen.wire.worker import MessageRecord, UpstreamConfig, Usage
+from peen.wire.launch import UpstreamConfig
+from peen.wire.records import MessageRecord, Usage
 
 STREAMS: Final = Path(__file__).parents[2] / "harness_examples" / "streams"
 SCRIPT: Final = load_script(STREAMS / "chat-completions.yaml")

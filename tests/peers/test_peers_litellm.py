@@ -24,8 +24,9 @@ from peen.model.openai import OpenAiUpstream
 from peen.model.stream import ModelRequest
 from peen.testing.daemon import Daemon
 from peen.testing.upstream.process import UpstreamProcess
+from peen.wire.launch import UpstreamConfig
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import MessageRecord, UpstreamConfig
+from peen.wire.records import MessageRecord
 
 TEXT: Final = "größer and smaller"
 WIRES: Final = ("openai", "anthropic")

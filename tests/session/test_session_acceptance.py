@@ -37,7 +37,9 @@ from peen.store import executions, inbox, sessions, turns
 from peen.store.database import Database
 from peen.testing.faults import Faults
 from peen.wire.client import content_digest
-from peen.wire.worker import CommitSteps, EmitEvents, EventRecord, SystemPrompt, Terminal
+from peen.wire.records import EventRecord, Terminal
+from peen.wire.turncalls import CommitSteps, EmitEvents
+from peen.wire.worker import SystemPrompt
 
 FAILED = Ending(state="failed", reason="timeout", error="too slow", classification="timeout")
 LOST = interrupted("interrupted", "the worker was lost")

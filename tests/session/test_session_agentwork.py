@@ -20,16 +20,10 @@ from peen.session.writer import Writer
 from peen.store import admissions, executions
 from peen.store.database import Database
 from peen.wire.execution import Activity, Execution, ExecutionView
+from peen.wire.records import Claim, Completion
 from peen.wire.rest import encode
-from peen.wire.worker import (
-    CallingTool,
-    Claim,
-    CommitSteps,
-    Completion,
-    ContinueExecution,
-    ReadExecution,
-    ResolveExecutionActivity,
-)
+from peen.wire.turncalls import CommitSteps, ContinueExecution, ReadExecution, ResolveExecutionActivity
+from peen.wire.workerstruct import CallingTool
 
 EFFECT: Final = "r0.t0.handler"
 NOW_MS: Final = AT_MS + 5

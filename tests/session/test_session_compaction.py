@@ -31,20 +31,9 @@ from peen.session import adoption, writes
 from peen.session.ending import end_unfinished, interrupted
 from peen.store import compactions, executions, turns
 from peen.store.database import Database, Tx
+from peen.wire.records import Claim, CompactionRecord, Completion, MessageRecord, ModelCallRecord, NewSummary, Terminal
 from peen.wire.summary import StandsFor, stands_for
-from peen.wire.worker import (
-    Claim,
-    CommitSteps,
-    Committed,
-    CompactionRecord,
-    Completion,
-    MessageRecord,
-    ModelCallRecord,
-    NewSummary,
-    OpenedTurn,
-    RestoreExecution,
-    Terminal,
-)
+from peen.wire.turncalls import CommitSteps, Committed, OpenedTurn, RestoreExecution
 
 
 @dataclass

@@ -42,18 +42,8 @@ from peen.store import audit, executions, inbox, sessions, turns
 from peen.store.audit import CallRow
 from peen.store.database import Database
 from peen.store.spending import NOTHING_SPENT, Spent
-from peen.wire.worker import (
-    Claim,
-    CommitSteps,
-    EmitEvents,
-    EventRecord,
-    MessageRecord,
-    ModelCallRecord,
-    ModelProgress,
-    OpenedTurn,
-    ToolCallRecord,
-    Usage,
-)
+from peen.wire.records import Claim, EventRecord, MessageRecord, ModelCallRecord, ModelProgress, ToolCallRecord, Usage
+from peen.wire.turncalls import CommitSteps, EmitEvents, OpenedTurn
 
 FAILED = Ending(state="failed", reason="timeout", error="too slow", classification="timeout")
 CANCELLED = Ending(state="cancelled", reason="cancelled", error="", classification="cancelled")

@@ -33,7 +33,8 @@ from peen.store.executions import ExecutionDetails
 from peen.store.opening import open_direct
 from peen.store.runs import Run
 from peen.store.sessions import by_no
-from peen.wire.worker import RestoreExecution, WorkerSettings
+from peen.wire.launch import WorkerSettings
+from peen.wire.turncalls import RestoreExecution
 
 PATIENCE_S = 20.0
 SETTINGS = WorkerSettings(upstreams=[], default_model="up/m")

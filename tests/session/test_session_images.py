@@ -37,8 +37,9 @@ from peen.store import compactions, deletion, executions, images, inbox, session
 from peen.store.compactions import CompactionRow
 from peen.store.database import Database, Tx
 from peen.testing.faults import Faults
+from peen.wire.records import ImageRef, RefusedImage
 from peen.wire.rest import Image
-from peen.wire.worker import MAX_PIECE_BYTES, FetchBlob, ImageRef, RefusedImage
+from peen.wire.turncalls import MAX_PIECE_BYTES, FetchBlob
 
 TURN = str(uuid(3001))
 

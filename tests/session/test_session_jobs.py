@@ -27,7 +27,7 @@ from peen.wire.jobcalls import (
     RecordJobSignal,
 )
 from peen.wire.joboutput import MAX_CHUNK_BYTES, STDERR, STDOUT, OutputChunk, Piece, chunk_of
-from peen.wire.worker import CallingTool
+from peen.wire.workerstruct import CallingTool
 
 JOB, OTHER = str(uuid(71)), str(uuid(72))
 

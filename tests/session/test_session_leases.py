@@ -31,7 +31,8 @@ from peen.session.serve import WorkerCalls
 from peen.store import executions, leases, turns
 from peen.store.database import Database
 from peen.store.leases import LEASE_MS
-from peen.wire.worker import Claim, CommitSteps, Completion, RenewLeases, ToolCallRecord
+from peen.wire.records import Claim, Completion, ToolCallRecord
+from peen.wire.turncalls import CommitSteps, RenewLeases
 
 LEASE_S = LEASE_MS / 1000
 READ, EFFECT = "r0.t0.handler", "r0.t1.handler"

@@ -37,7 +37,8 @@ from peen.store import executions, generations, inbox, turns
 from peen.store.database import Database
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults, SimulatedCrash
-from peen.wire.worker import CommitSteps, Terminal
+from peen.wire.records import Terminal
+from peen.wire.turncalls import CommitSteps
 
 ENTROPY = ClockEntropy(3)
 TERMINAL = {"turn.completed", "turn.failed", "turn.cancelled"}

@@ -31,21 +31,10 @@ from peen.session.writer import TurnEnd
 from peen.store.database import Database
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
-from peen.wire.worker import (
-    CommitSteps,
-    Committed,
-    EmitEvents,
-    Emitted,
-    EventRecord,
-    HistoryPage,
-    HistoryRows,
-    MessageRecord,
-    OpenedTurn,
-    Terminal,
-    WireError,
-    WorkerStruct,
-    encode,
-)
+from peen.wire.records import EventRecord, MessageRecord, Terminal
+from peen.wire.turncalls import CommitSteps, Committed, EmitEvents, Emitted, HistoryPage, HistoryRows, OpenedTurn
+from peen.wire.worker import WireError, encode
+from peen.wire.workerstruct import WorkerStruct
 
 REPLIES: Final = {
     "turn.open": OpenedTurn,

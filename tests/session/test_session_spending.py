@@ -18,20 +18,11 @@ from peen.session.spending import Terms
 from peen.store import audit, sessions
 from peen.store.database import Database, Tx
 from peen.store.spending import Spent
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
-from peen.wire.worker import (
-    Budget,
-    Claim,
-    CommitSteps,
-    Committed,
-    Completion,
-    MessageRecord,
-    ModelCallRecord,
-    OpenedTurn,
-    UpstreamConfig,
-    Usage,
-    encode,
-)
+from peen.wire.records import Budget, Claim, Completion, MessageRecord, ModelCallRecord, Usage
+from peen.wire.turncalls import CommitSteps, Committed, OpenedTurn
+from peen.wire.worker import encode
 
 NAME, _, MODEL_ID = MODEL.partition("/")
 PRICES = Prices([UpstreamConfig(name=NAME, type="scripted", prices={MODEL_ID: Price(input="1", output="2")})])

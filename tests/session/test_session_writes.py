@@ -40,23 +40,18 @@ from peen.store import executions, generations, inbox, messages, sessions, turns
 from peen.store.database import Database
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
-from peen.wire.worker import (
-    Claim,
+from peen.wire.records import Claim, Completion, EventRecord, MessageRecord, ModelCallRecord, Terminal
+from peen.wire.turncalls import (
     CommitSteps,
     Committed,
-    Completion,
     Continuation,
     EmitEvents,
-    EventRecord,
     HistoryPage,
-    MessageRecord,
-    ModelCallRecord,
     OpenedTurn,
     OpenTurn,
     RestoreExecution,
-    Terminal,
-    encode,
 )
+from peen.wire.worker import encode
 
 FAILED = Ending(state="failed", reason="agentRun", error="broken", classification="agentRun")
 

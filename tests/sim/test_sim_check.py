@@ -12,8 +12,8 @@ from sim_ghost import Ghost
 from sim_scenarios import SCENARIOS
 from sim_world import World
 
+from peen.wire.records import MessageRecord
 from peen.wire.websocket import text_frame
-from peen.wire.worker import MessageRecord
 
 
 def tampered(world: World, sql: str) -> None:

@@ -14,7 +14,7 @@ from peen.session.leases import CAUSE, LOOK_S
 from peen.store import executions
 from peen.store.leases import LEASE_MS
 from peen.turn.workshop import Workshop
-from peen.wire.worker import LeasesRenewed, RenewLeases
+from peen.wire.turncalls import LeasesRenewed, RenewLeases
 from peen.worker.journal import LinkJournal
 from peen.worker.link import ControllerLink
 

@@ -15,7 +15,9 @@ from peen.entropy import SystemEntropy
 from peen.space.control import ControlSpace
 from peen.space.proc import read_stat
 from peen.space.supervise import Limits, Placement, Supervisor
-from peen.wire.worker import HistoryRows, RunTurn, TurnEnded, UpstreamConfig, WorkerSettings, encode
+from peen.wire.launch import UpstreamConfig, WorkerSettings
+from peen.wire.turncalls import HistoryRows
+from peen.wire.worker import RunTurn, TurnEnded, encode
 from peen.worker.link import CallHandler, Reply, WorkerLink
 
 ENTRY = "space_standin:worker_main"

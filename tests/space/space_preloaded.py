@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from peen.wire.worker import LaunchDocument
+from peen.wire.launch import LaunchDocument
 
 loaded_in: list[int] = []
 

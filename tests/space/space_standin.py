@@ -12,16 +12,10 @@ import time
 import trio
 
 from peen.errors import NotFound, WorkerFailed
-from peen.wire.worker import (
-    HistoryPage,
-    HistoryRows,
-    LaunchDocument,
-    RunTurn,
-    ShutDown,
-    Shutdown,
-    TurnEnded,
-    WorkerStruct,
-)
+from peen.wire.launch import LaunchDocument
+from peen.wire.turncalls import HistoryPage, HistoryRows
+from peen.wire.worker import RunTurn, ShutDown, Shutdown, TurnEnded
+from peen.wire.workerstruct import WorkerStruct
 from peen.worker.link import ControllerLink, connect
 
 ORPHAN = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"

@@ -20,7 +20,7 @@ from peen.space.nannylink import NannyLink
 from peen.space.nannystart import start_nanny
 from peen.space.orders import Exited, Kill, Spawn, Spawned, decode_order, decode_report, pack, receive, send
 from peen.space.proc import all_stats, descendants, read_stat
-from peen.wire.worker import LaunchDocument
+from peen.wire.launch import LaunchDocument
 from peen.worker.framing import HEADER
 
 STATE = f"nanny-test-{os.getpid()}"  # a sweep must not reach the tests of somebody else

@@ -11,7 +11,7 @@ from space_kit import environment, worker_settings
 
 from peen.space.control import ControlSpace
 from peen.space.nannystart import start_nanny
-from peen.wire.worker import LaunchDocument
+from peen.wire.launch import LaunchDocument
 
 STATE = f"preload-test-{os.getpid()}"
 ENTRY = "space_preloaded:worker_main"

@@ -38,7 +38,8 @@ from peen.store import feed, sessions
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Database, Tx
 from peen.wire.client import MessageSend
-from peen.wire.worker import LaunchDocument, UpstreamConfig, WireError, WorkerSettings
+from peen.wire.launch import LaunchDocument, UpstreamConfig, WorkerSettings
+from peen.wire.worker import WireError
 from peen.worker.framing import FrameStream
 from peen.worker.link import CallHandler, Reply, WorkerLink
 from peen.worker.main import EXIT_LINK_LOST

@@ -11,7 +11,7 @@ from peen.errors import StaleClaim, StepConflict
 from peen.store import executions
 from peen.store.database import Database
 from peen.store.executions import ExecutionRow
-from peen.wire.worker import Claim, Completion
+from peen.wire.records import Claim, Completion
 
 OWN = bytes.fromhex(HOLDER)
 

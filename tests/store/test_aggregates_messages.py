@@ -10,7 +10,8 @@ from world_kit import AT_MS, PLENTY, Home, call, check_sequences, make_home, ope
 
 from peen.store import messages
 from peen.store.database import Database
-from peen.wire.worker import NOTHING, HistoryMessage, MessageRecord, ToolCallRecord
+from peen.wire.records import NOTHING, MessageRecord, ToolCallRecord
+from peen.wire.turncalls import HistoryMessage
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 CALLS = st.lists(

@@ -11,7 +11,8 @@ from world_kit import AT_MS, Home, make_home, open_store, open_turn, uuid
 
 from peen.store import audit, executions, generations, keys, snapshots
 from peen.store.database import Database
-from peen.wire.worker import ModelCallRecord, OpenedTurn, Usage
+from peen.wire.records import ModelCallRecord, Usage
+from peen.wire.turncalls import OpenedTurn
 
 # --- model calls
 

@@ -19,7 +19,8 @@ from peen.store.database import Database, Tx
 from peen.store.direct import MemoryFile
 from peen.store.opening import open_direct
 from peen.store.spending import MOST, NOTHING_SPENT, Spent, spent
-from peen.wire.worker import ModelCallRecord, OpenedTurn, Usage
+from peen.wire.records import ModelCallRecord, Usage
+from peen.wire.turncalls import OpenedTurn
 
 COUNTS = st.none() | st.integers(0, 2**40)
 NONE = Usage()

@@ -48,16 +48,8 @@ from peen.store.direct import MemoryFile
 from peen.store.feed import NewEvent
 from peen.testing.faults import Faults, SimulatedCrash
 from peen.wire.joboutput import STDOUT, Piece, chunk_of
-from peen.wire.worker import (
-    Claim,
-    CommitSteps,
-    EventRecord,
-    MessageRecord,
-    ModelCallRecord,
-    OpenedTurn,
-    RefusedImage,
-    Terminal,
-)
+from peen.wire.records import Claim, EventRecord, MessageRecord, ModelCallRecord, RefusedImage, Terminal
+from peen.wire.turncalls import CommitSteps, OpenedTurn
 
 BLOBS = {"blob", "blobhash", "blob_use"}
 SHARED = {"snapshot", "sqlite_sequence", "blob_dictionary"}

@@ -22,7 +22,8 @@ from peen.model.script import load_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest, Upstream
 from peen.testing.upstream.process import UpstreamProcess
-from peen.wire.worker import MessageRecord, UpstreamConfig
+from peen.wire.launch import UpstreamConfig
+from peen.wire.records import MessageRecord
 
 SCRIPTS: Final = sorted((Path(__file__).parent.parent.parent / "harness_examples" / "scripts").glob("*.yaml"))
 IDLE_S: Final = 0.3

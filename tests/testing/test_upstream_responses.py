@@ -28,8 +28,9 @@ from peen.model.stream import ModelRequest
 from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.openai import OpenAiWire
 from peen.testing.upstream.responses import ResponsesWire
+from peen.wire.launch import UpstreamConfig
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord, UpstreamConfig, Usage
+from peen.wire.records import ImageRef, MessageRecord, Usage
 
 TALK: Final = """
 models:

@@ -26,7 +26,8 @@ from peen.model.sse import SseParser
 from peen.model.stream import ModelRequest, StreamEvent, TextDelta
 from peen.testing.upstream import Options, UpstreamServer
 from peen.testing.upstream.openai import OpenAiWire
-from peen.wire.worker import ImageRef, MessageRecord, UpstreamConfig, Usage
+from peen.wire.launch import UpstreamConfig
+from peen.wire.records import ImageRef, MessageRecord, Usage
 
 SCRIPTS: Final = Path(__file__).parent.parent.parent / "harness_examples" / "scripts"
 TALK: Final = """

@@ -11,7 +11,7 @@ from tool_world import World
 from peen.errors import Conflict, NotFound, PeenError
 from peen.tool.registry import standard_tools
 from peen.wire.execution import Execution, ExecutionView
-from peen.wire.worker import ExecutionsRead
+from peen.wire.turncalls import ExecutionsRead
 
 ID = "e8ec0710-0000-4000-8000-000000000008"
 PAUSED = Execution(

@@ -21,7 +21,7 @@ from peen.tool.ledger import Ledger
 from peen.tool.locks import FileLocks
 from peen.tool.registry import Tools, standard_tools
 from peen.tool.tree import read_row
-from peen.wire.worker import WorkerSettings
+from peen.wire.launch import WorkerSettings
 
 
 class World:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from protocol_kit import FOLDER, problems
 
-from peen.wire import worker
+from peen.wire import launch, worker
 from peen.wire.client import ClientLimits, MessageSend, decode_client_frame, encode_client_frame
 from peen.wire.events import EVENTS, check_event
 from peen.wire.publish.golden import AT_MS, socket_golden
@@ -66,7 +66,7 @@ def test_a_sequenced_frame_passes_the_outgoing_check(path: Path) -> None:
 def test_a_frame_of_the_worker_socket_satisfies_its_schema_and_survives_a_round_trip(path: Path) -> None:
     data = read(path)
     decode = worker.decode_from_worker if path.name.startswith("worker.") else worker.decode_from_controller
-    frame: Any = worker.decode_launch(data) if path.stem == "worker.launch" else decode(data)
+    frame: Any = launch.decode_launch(data) if path.stem == "worker.launch" else decode(data)
 
     assert problems(f"worker.{type(frame).__name__}", json.loads(data)) == []
     assert worker.encode(frame) == data

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 import peen.wire
+from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
 from peen.wire.problem import problem_text
 from peen.wire.rest import OpenSession
-from peen.wire.worker import UpstreamConfig
 
 
 def problem(document: object, kind: Any) -> str:

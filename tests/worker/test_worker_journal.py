@@ -11,7 +11,9 @@ from msgspec import Raw
 from trio.testing import memory_stream_pair
 
 from peen.store.blobs.text import hash_of
-from peen.wire.worker import BlobsSaved, CommitSteps, Committed, HelloAck, NewBlob, SaveBlobs, encode
+from peen.wire.records import NewBlob
+from peen.wire.turncalls import BlobsSaved, CommitSteps, Committed, SaveBlobs
+from peen.wire.worker import HelloAck, encode
 from peen.worker import journal as module
 from peen.worker.framing import FrameStream
 from peen.worker.journal import LinkJournal

@@ -21,25 +21,9 @@ from peen.errors import (
     ValidationFailed,
     WorkerFailed,
 )
-from peen.wire.worker import (
-    Beat,
-    Call,
-    CommitSteps,
-    Committed,
-    EmitEvents,
-    Emitted,
-    HelloAck,
-    HistoryPage,
-    HistoryRows,
-    Result,
-    RunTurn,
-    ShutDown,
-    Shutdown,
-    TurnEnded,
-    WireError,
-    WorkerStruct,
-    encode,
-)
+from peen.wire.turncalls import CommitSteps, Committed, EmitEvents, Emitted, HistoryPage, HistoryRows
+from peen.wire.worker import Beat, Call, HelloAck, Result, RunTurn, ShutDown, Shutdown, TurnEnded, WireError, encode
+from peen.wire.workerstruct import WorkerStruct
 from peen.worker.framing import HEADER, FrameStream
 from peen.worker.link import MAX_OUTSTANDING, MAX_PARKED, ControllerLink, Reply, WorkerLink
 from peen.worker.peer import error_of, wire_error

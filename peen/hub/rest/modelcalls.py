@@ -23,8 +23,9 @@ from peen.store.database import Reader
 from peen.store.sessions import SessionRow
 from peen.wire.audit import ModelCall, ModelMessage
 from peen.wire.model import ToolDefinition
+from peen.wire.records import MessageRecord
 from peen.wire.rest import Image, ToolCall, rfc3339
-from peen.wire.worker import HistoryMessage, MessageRecord
+from peen.wire.turncalls import HistoryMessage
 
 SUMMARIZING: Final = "compaction"
 """Stage of a run whose answers are kept by the audit itself."""

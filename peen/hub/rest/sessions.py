@@ -25,6 +25,7 @@ from peen.hub.router import Router
 from peen.model.price import dollars, picos
 from peen.store import deletion, executions, sessions
 from peen.store.sessions import SessionRow
+from peen.wire.records import Budget
 from peen.wire.rest import (
     CancelAccepted,
     OpenBudget,
@@ -36,7 +37,6 @@ from peen.wire.rest import (
     SessionPage,
     rfc3339,
 )
-from peen.wire.worker import Budget
 
 log = structlog.get_logger(__name__)
 

@@ -23,8 +23,8 @@ from peen.store.messages import MessageRow
 from peen.store.spending import NOTHING_SPENT, Spent
 from peen.store.turns import TurnRow
 from peen.wire.image import media_type_of
+from peen.wire.records import ImageRef, RefusedImage
 from peen.wire.rest import FeedPage, Image, Message, MessagePage, ToolCall, Turn, TurnPage, rfc3339
-from peen.wire.worker import ImageRef, RefusedImage
 
 NO_IMAGE: Final = "the session has no image with this hash"
 MAX_FEED_LIMIT = 1000

@@ -24,7 +24,7 @@ from peen.model.stream import (
 )
 from peen.testing.upstream.anthropicwire import parse_messages, signature_of
 from peen.testing.upstream.wire import Asked
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 OUTPUT_TOKENS: Final = 32_000
 """What it publishes as the longest answer of every model."""

@@ -22,7 +22,7 @@ from peen.testing.upstream.openaiwire import INJECTED
 from peen.testing.upstream.pictures import seen_image
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
+from peen.wire.records import ImageRef, MessageRecord, ToolCallRecord
 
 MOST_MARKS: Final = 4
 LEAST_BUDGET: Final = 1024

@@ -24,7 +24,7 @@ from peen.model.stream import (
 )
 from peen.testing.upstream.openaiwire import parse_chat
 from peen.testing.upstream.wire import Asked
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 _encode: Final = msgspec.json.encode
 _CODES: Final = {

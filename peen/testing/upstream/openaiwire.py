@@ -18,7 +18,7 @@ from peen.model.strict import strict_request_check
 from peen.testing.upstream.pictures import seen_data_url
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
+from peen.wire.records import ImageRef, MessageRecord, ToolCallRecord
 
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What Peen itself puts into a conversation belongs to the turn that it arrives in.

@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from peen.wire.image import image_fault, media_type_of
-from peen.wire.worker import ImageRef
+from peen.wire.records import ImageRef
 
 _DATA_URL: Final = re.compile(r"data:(?P<type>[a-z]+/[a-z0-9.+-]+);base64,(?P<data>.*)", re.DOTALL)
 MAX_IMAGE_BYTES: Final = 5 * 1024 * 1024

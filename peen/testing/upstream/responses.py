@@ -26,7 +26,7 @@ from peen.model.stream import (
 from peen.testing.upstream.openai import OpenAiWire
 from peen.testing.upstream.responseswire import Sealed, parse_responses
 from peen.testing.upstream.wire import Asked
-from peen.wire.worker import Usage
+from peen.wire.records import Usage
 
 _encode: Final = msgspec.json.encode
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc"}

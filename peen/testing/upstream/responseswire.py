@@ -21,7 +21,7 @@ from peen.testing.upstream.openaiwire import INJECTED, NAME, refused
 from peen.testing.upstream.pictures import seen_data_url
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
-from peen.wire.worker import ImageRef, MessageRecord, ToolCallRecord
+from peen.wire.records import ImageRef, MessageRecord, ToolCallRecord
 
 INCLUDE: Final = "reasoning.encrypted_content"
 _EMPTY_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from peen.wire import rest, worker
+from peen.wire import launch, rest, worker
 from peen.wire.operations import OPERATIONS
 from peen.wire.publish.asyncapi import asyncapi_document
 from peen.wire.publish.envelope import Schema
@@ -50,7 +50,7 @@ def schema_documents() -> dict[str, Schema]:
     answers = {operation.answer for operation in OPERATIONS if not operation.media}
     bodies = {operation.body for operation in OPERATIONS if operation.body is not None}
     rest_structs = _reachable(answers | bodies | {rest.ErrorBody})
-    launched: set[type[Struct]] = {worker.LaunchDocument}
+    launched: set[type[Struct]] = {launch.LaunchDocument}
     methods = {struct for table in (worker.CALLS, worker.COMMANDS) for pair in table.values() for struct in pair}
     worker_structs = launched | methods | {frame for frames in FRAMES.values() for frame in frames}
     return {

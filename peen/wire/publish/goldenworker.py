@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from peen.wire import execution, worker
+from peen.wire import execution, launch, records, turncalls, worker, workerstruct
 from peen.wire.publish.golden import (
     ANSWER,
     AT_MS,
@@ -24,8 +24,8 @@ from peen.wire.publish.golden import (
     WORKSPACE,
 )
 from peen.wire.publish.goldenjobs import job_calls, job_commands
+from peen.wire.records import EventRecord, MessageRecord
 from peen.wire.rest import rfc3339
-from peen.wire.worker import EventRecord, MessageRecord
 
 _GENERATION: Final = "6e6e6e6e-0000-4000-8000-000000000005"
 _EXECUTION: Final = "e8ec0710-0000-4000-8000-000000000006"
@@ -35,7 +35,7 @@ _CREDENTIAL: Final = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
 _ID: Final = 7
 _PAUSED: Final = "e8ec0710-0000-4000-8000-000000000008"
 _ACTIVITY: Final = "ac000000-0000-8000-8000-000000000009"
-_CALLER: Final = worker.CallingTool(execution_id=_EXECUTION, holder=_HOLDER, call_id=CALL)
+_CALLER: Final = workerstruct.CallingTool(execution_id=_EXECUTION, holder=_HOLDER, call_id=CALL)
 _VIEW: Final = execution.ExecutionView(
     execution=execution.Execution(
         id=_PAUSED, session_id=SESSION, turn_id=_TURN, kind="root", state="paused", pause_reason="stop",
@@ -57,7 +57,7 @@ _VIEW: Final = execution.ExecutionView(
 )  # fmt: skip
 
 _LONG: Final = b"0123456789abcdef" * 32
-_BLOB: Final = worker.NewBlob(digest=sha256(_LONG).digest(), data=_LONG)
+_BLOB: Final = records.NewBlob(digest=sha256(_LONG).digest(), data=_LONG)
 _REQUEST: Final = Raw(
     rb'["~l0.84bfce8d","{\"model\":\"demo\",\"system\":\"You are Peen.\",\"tools\":[],\"messages\":","}",'
     b'{"role":"user","content":"~sdhEwU5PgJ2hxbylN6XXhuQSiParh7KHk/qoOYmei/rI"}]'
@@ -70,85 +70,85 @@ def _event(name: str) -> EventRecord:
 
 
 _HISTORY: Final = [
-    worker.HistoryMessage(sequence=1, turn=1, message=MessageRecord(role="user", content="Hello")),
-    worker.HistoryMessage(sequence=2, turn=1, message=MessageRecord(role="assistant", content="Hi!", model=MODEL)),
+    turncalls.HistoryMessage(sequence=1, turn=1, message=MessageRecord(role="user", content="Hello")),
+    turncalls.HistoryMessage(sequence=2, turn=1, message=MessageRecord(role="assistant", content="Hi!", model=MODEL)),
 ]
-_CALLED: Final = worker.ToolCallRecord(id=CALL, name="readFile", arguments=Raw(b'{"path":"hello.txt"}'))
+_CALLED: Final = records.ToolCallRecord(id=CALL, name="readFile", arguments=Raw(b'{"path":"hello.txt"}'))
 
 CALLS: Final[dict[str, tuple[Struct, Struct]]] = {
     "turn.open": (
-        worker.OpenTurn(
+        turncalls.OpenTurn(
             turn_id=_TURN, holder=_HOLDER, model=MODEL, prompt="You are Peen.", context_manifest=Raw(b"[]"),
             context_content="", context_hash="0" * 64, tools=Raw(b"[]"), round_limit=200, tool_parallelism=4,
             request_settings=Raw(b'{"model":"scripted/demo"}'),
             messages=[MessageRecord(role="user", content=QUESTION)], events=[_event("turn.started")],
             known_sequence=0,
         ),
-        worker.OpenedTurn(execution_id=_EXECUTION, turn=2, history_sequence=2, message_sequence=3, history=_HISTORY),
+        turncalls.OpenedTurn(execution_id=_EXECUTION, turn=2, history_sequence=2, message_sequence=3, history=_HISTORY),
     ),
     "execution.restore": (
-        worker.RestoreExecution(execution_id=_EXECUTION, holder=_HOLDER),
-        worker.RestoredExecution(
+        turncalls.RestoreExecution(execution_id=_EXECUTION, holder=_HOLDER),
+        turncalls.RestoredExecution(
             turn=7, model=MODEL, prompt="You are an agent.", round_limit=200, tool_parallelism=4, history_sequence=2,
             message_sequence=5, next_block=3,
-            steps=[worker.SavedStep(step="r0.prepare", state="completed", output=Raw(b"{}"))],
+            steps=[turncalls.SavedStep(step="r0.prepare", state="completed", output=Raw(b"{}"))],
         ),
     ),
     "history.page": (
-        worker.HistoryPage(after_sequence=0, up_to_sequence=2),
-        worker.HistoryRows(history=_HISTORY, has_more=True),
+        turncalls.HistoryPage(after_sequence=0, up_to_sequence=2),
+        turncalls.HistoryRows(history=_HISTORY, has_more=True),
     ),
-    "blobs.save": (worker.SaveBlobs(blobs=[_BLOB]), worker.BlobsSaved()),
+    "blobs.save": (turncalls.SaveBlobs(blobs=[_BLOB]), turncalls.BlobsSaved()),
     "blobs.fetch": (
-        worker.FetchBlob(digest=sha256(PIXEL).digest(), offset=0),
-        worker.BlobPiece(data=PIXEL, size_bytes=len(PIXEL)),
+        turncalls.FetchBlob(digest=sha256(PIXEL).digest(), offset=0),
+        turncalls.BlobPiece(data=PIXEL, size_bytes=len(PIXEL)),
     ),
     "steps.commit": (
-        worker.CommitSteps(
+        turncalls.CommitSteps(
             execution_id=_EXECUTION,
             holder=_HOLDER,
-            completions=[worker.Completion(step="r0.t0.handler", output=Raw(b'{"content":"1\\thello\\n"}'))],
+            completions=[records.Completion(step="r0.t0.handler", output=Raw(b'{"content":"1\\thello\\n"}'))],
             messages=[
                 MessageRecord(role="assistant", content="", model=MODEL, tool_calls=[_CALLED]),
                 MessageRecord(role="tool", content=RESULT, tool_call_id=CALL),
             ],
             events=[_event("tool.use"), _event("tool.result")],
             calls=[
-                worker.ModelCallRecord(
+                records.ModelCallRecord(
                     round=0, state="completed", request_sequence=3, request=_REQUEST,
-                    usage=worker.Usage(prompt=812, completion=23), finish_reason="tool_calls",
+                    usage=records.Usage(prompt=812, completion=23), finish_reason="tool_calls",
                     response_model=MODEL, started_at_ms=AT_MS, completed_at_ms=AT_MS + 420,
                 )
             ],
-            claims=[worker.Claim(step="r1.model", kind="model", given=Raw(b'{"round":1}'))],
-            passed=[worker.Completion(step="r1.prepare", output=Raw(b"{}"))],
-            terminal=worker.Terminal(state="completed", text=ANSWER, finish_reason="stop"),
+            claims=[records.Claim(step="r1.model", kind="model", given=Raw(b'{"round":1}'))],
+            passed=[records.Completion(step="r1.prepare", output=Raw(b"{}"))],
+            terminal=records.Terminal(state="completed", text=ANSWER, finish_reason="stop"),
             blobs=[_BLOB],
         ),
-        worker.Committed(message_sequence=5),
+        turncalls.Committed(message_sequence=5),
     ),
     "events.emit": (
-        worker.EmitEvents(execution_id=_EXECUTION, holder=_HOLDER, events=[_event("content_block_delta")]),
-        worker.Emitted(),
+        turncalls.EmitEvents(execution_id=_EXECUTION, holder=_HOLDER, events=[_event("content_block_delta")]),
+        turncalls.Emitted(),
     ),
     "leases.renew": (
-        worker.RenewLeases(execution_id=_EXECUTION, holder=_HOLDER),
-        worker.LeasesRenewed(),
+        turncalls.RenewLeases(execution_id=_EXECUTION, holder=_HOLDER),
+        turncalls.LeasesRenewed(),
     ),
     "execution.read": (
-        worker.ReadExecution(execution_id=_PAUSED, max_bytes=32_640),
-        worker.ExecutionsRead(view=_VIEW),
+        turncalls.ReadExecution(execution_id=_PAUSED, max_bytes=32_640),
+        turncalls.ExecutionsRead(view=_VIEW),
     ),
     "execution.resolve": (
-        worker.ResolveExecutionActivity(
+        turncalls.ResolveExecutionActivity(
             caller=_CALLER, execution_id=_PAUSED, activity_id=_ACTIVITY, decision="accept",
             outcome="The file is there.", control_revision=2,
         ),
-        worker.ExecutionActivityResolved(step="r0.t0.handler"),
+        turncalls.ExecutionActivityResolved(step="r0.t0.handler"),
     ),
     "execution.continue": (
-        worker.ContinueExecution(caller=_CALLER, execution_id=_PAUSED, control_revision=2),
-        worker.ContinuationAdmitted(),
+        turncalls.ContinueExecution(caller=_CALLER, execution_id=_PAUSED, control_revision=2),
+        turncalls.ContinuationAdmitted(),
     ),
     **job_calls(_CALLER, _TURN),
 }  # fmt: skip
@@ -163,7 +163,7 @@ COMMANDS: Final[dict[str, tuple[Struct, Struct]]] = {
         worker.TurnEnded(state="completed"),
     ),
 }
-LAUNCH: Final = worker.LaunchDocument(
+LAUNCH: Final = launch.LaunchDocument(
     session_id=SESSION,
     generation_id=_GENERATION,
     credential=_CREDENTIAL,
@@ -172,8 +172,8 @@ LAUNCH: Final = worker.LaunchDocument(
     config_directory="/home/ada/.config/peen",
     agent_space="control",
     marker="peen-worker",
-    settings=worker.WorkerSettings(
-        upstreams=[worker.UpstreamConfig(name="scripted", type="scripted")], default_model=MODEL
+    settings=launch.WorkerSettings(
+        upstreams=[launch.UpstreamConfig(name="scripted", type="scripted")], default_model=MODEL
     ),
 )
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from peen import errors
 from peen.errors import PeenError
-from peen.wire import worker
+from peen.wire import launch, turncalls, worker, workerstruct
 from peen.wire.publish.envelope import Schema
 from peen.wire.publish.schemas import Schemas, description
 
@@ -35,12 +35,12 @@ def worker_document() -> dict[str, Any]:
             "socket": "unix, stream",
             "framing": "4 bytes of length (unsigned, big-endian), then that many bytes of JSON in UTF-8",
             "maxFrameBytes": worker.MAX_FRAME_BYTES,
-            "maxHistoryPageBytes": worker.MAX_HISTORY_PAGE_BYTES,
+            "maxHistoryPageBytes": turncalls.MAX_HISTORY_PAGE_BYTES,
         },
         "launch": {
             "description": "One JSON document on the worker's standard input, which then ends.",
-            "maxBytes": worker.MAX_LAUNCH_BYTES,
-            "document": schemas.ref(worker.LaunchDocument),
+            "maxBytes": launch.MAX_LAUNCH_BYTES,
+            "document": schemas.ref(launch.LaunchDocument),
         },
         "handshake": [
             "The worker sends hello with the credential of its launch document.",
@@ -54,7 +54,9 @@ def worker_document() -> dict[str, Any]:
     }
 
 
-def _methods(table: dict[str, tuple[type[worker.WorkerStruct], type[worker.WorkerStruct]]], schemas: Schemas) -> Schema:
+def _methods(
+    table: dict[str, tuple[type[workerstruct.WorkerStruct], type[workerstruct.WorkerStruct]]], schemas: Schemas
+) -> Schema:
     return {
         method: {**_summary(request), "request": schemas.ref(request), "reply": schemas.ref(reply)}
         for method, (request, reply) in table.items()
