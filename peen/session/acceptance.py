@@ -12,7 +12,7 @@ from peen.errors import QueueFull
 from peen.ids import SessionNo
 from peen.session.ending import Ending, end_unfinished
 from peen.session.state import Known, Outcome
-from peen.store import admissions, executions, feed, inbox, messages, sessions, turns
+from peen.store import admissions, controlevents, executions, feed, inbox, messages, sessions, turns
 from peen.store.blobs.rows import Blobs
 from peen.store.blobs.text import Blob
 from peen.store.database import Reader, Tx
@@ -114,7 +114,7 @@ def fence(tx: Tx, session_no: SessionNo, *, at_ms: int) -> bool:
     """
     sessions.advance_stop(tx, session_no)
     for execution_no in admissions.drop_all(tx, session_no):
-        executions.add_event(tx, execution_no, "execution.continuationDropped", {"reason": "stop"}, at_ms=at_ms)
+        controlevents.add_event(tx, execution_no, "execution.continuationDropped", {"reason": "stop"}, at_ms=at_ms)
     for execution in executions.running(tx, session_no):
         executions.fence(tx, execution.no, reason=executions.STOP, at_ms=at_ms)
     inbox.stop(tx, session_no)

@@ -14,8 +14,10 @@ from peen.session import compaction
 from peen.session.notices import deliver
 from peen.session.writer import Writer, announce_delivery, new_events
 from peen.store import (
+    activities,
     audit,
     compactions,
+    controlevents,
     executions,
     feed,
     generations,
@@ -26,8 +28,8 @@ from peen.store import (
     snapshots,
     turns,
 )
+from peen.store.activities import StepRow
 from peen.store.database import Reader, Tx
-from peen.store.executions import StepRow
 from peen.wire.records import NOTHING
 from peen.wire.turncalls import (
     MAX_HISTORY_PAGE_BYTES,
@@ -126,7 +128,7 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
     prompt, _ = snapshots.of_turn(tx, found.turn_no)
     assert turn is not None
     assert prompt is not None, "every opened turn has a prompt"
-    rows = executions.steps(tx, found.no)
+    rows = activities.steps(tx, found.no)
     seen, steps = _saved_steps(tx, writer, rows)
     before = messages.first_of_turn(tx, found.turn_no) - 1
     summary, head = compactions.up_to(tx, writer.session_no, before), compactions.head(tx, writer.session_no)
@@ -199,4 +201,4 @@ _decode_seen: Final = msgspec.json.Decoder(_Seen).decode
 def _note_adoption(tx: Tx, execution_no: int, generation_id: bytes, holder: str, *, at_ms: int) -> None:
     """Which worker took hold of an execution, and when: the row itself knows the last one only."""
     data: dict[str, object] = {"workerGenerationId": str(UUID(bytes=generation_id)), "holder": holder}
-    executions.add_event(tx, execution_no, "execution.adopted", data, at_ms=at_ms)
+    controlevents.add_event(tx, execution_no, "execution.adopted", data, at_ms=at_ms)

@@ -8,7 +8,7 @@ from uuid import UUID
 from peen.errors import StaleClaim
 from peen.session import inspection, resumption
 from peen.session.writer import Writer
-from peen.store import executions, sessions, turns
+from peen.store import activities, executions, sessions, turns
 from peen.store.database import Reader, Tx
 from peen.wire.turncalls import (
     ContinuationAdmitted,
@@ -87,7 +87,7 @@ def _caller(tx: Tx, writer: Writer, caller: CallingTool) -> dict[str, str]:
     )
     if execution.session_no != writer.session_no or execution.state != "running":
         raise StaleClaim("the execution that asks does not run in this session (any more)")
-    step = executions.live_call(tx, execution.no, caller.call_id, generation_no=writer.generation_no)
+    step = activities.live_call(tx, execution.no, caller.call_id, generation_no=writer.generation_no)
     turn = turns.by_no(tx, execution.turn_no)
     if step is None or turn is None:
         raise StaleClaim("the tool call that asks is not running under this worker generation")

@@ -14,7 +14,7 @@ from peen.errors import Conflict, ValidationFailed
 from peen.ids import SessionNo
 from peen.session import inspection
 from peen.session.standing import standing
-from peen.store import audit, compactions, executions, feed, generations, sessions, snapshots
+from peen.store import activities, audit, compactions, feed, generations, sessions, snapshots
 from peen.store.compactions import CompactionRow
 from peen.store.database import Tx
 from peen.store.executions import ExecutionRow
@@ -159,7 +159,7 @@ def _audit(
         "promptHash": hashlib.sha256(made.prompt.encode()).hexdigest(),
         "executionId": str(UUID(bytes=execution.id)),
         "activityId": inspection.activity_id(execution.id, step),
-        "attempt": executions.attempt_of(tx, execution.no, step),
+        "attempt": activities.attempt_of(tx, execution.no, step),
         "workerGenerationId": str(UUID(bytes=generations.id_of(tx, generation_no))),
     }
     run_no = audit.add_ended_run(

@@ -14,9 +14,10 @@ import msgspec
 from peen.execution.steps import MODEL
 from peen.ids import hashed_uuid4
 from peen.session.notices import record
-from peen.store import audit, executions, feed, inbox, messages, sessions, turns
+from peen.store import activities, audit, executions, feed, inbox, messages, sessions, turns
+from peen.store.activities import OpenModelStep
 from peen.store.database import Tx
-from peen.store.executions import ExecutionRow, OpenModelStep
+from peen.store.executions import ExecutionRow
 from peen.store.feed import NewEvent
 from peen.store.spending import NOTHING_SPENT, Spent, spent
 from peen.store.turns import TurnRow
@@ -163,7 +164,7 @@ def _record_cut_off(tx: Tx, turn: TurnRow, ending: Ending, *, at_ms: int) -> Non
     execution = executions.root_of(tx, turn.no)
     if execution is None:
         return
-    steps = executions.open_model_steps(tx, execution.no)
+    steps = activities.open_model_steps(tx, execution.no)
     total = NOTHING_SPENT
     for step in steps:
         if step.kind == MODEL and step.progress is None and any(other.kind == COMPACT for other in steps):
@@ -217,7 +218,7 @@ def _cut_off_by(ending: Ending) -> tuple[str, str]:
 def _cut_off_summary(tx: Tx, execution: ExecutionRow, step: OpenModelStep, ending: Ending, *, at_ms: int) -> int:
     """Number of the model run of a summary that was never finished."""
     settings = executions.saved_context(tx, execution.no).get("compaction", {})
-    attempt = executions.attempt_of(tx, execution.no, step.step)
+    attempt = activities.attempt_of(tx, execution.no, step.step)
     return audit.add_ended_run(
         tx,
         run_id=hashed_uuid4(execution.id, step.step.encode(), b"%d" % attempt).bytes,
@@ -249,7 +250,7 @@ def _end_execution(tx: Tx, turn_no: int, ending: Ending, *, at_ms: int) -> None:
     if execution.state == "paused":  # by a Stop, whose second half this is, or comes instead of
         executions.release(tx, execution.no, at_ms=at_ms)
     elif ending.state == "failed":
-        executions.settle(tx, execution.no, at_ms=at_ms)
+        activities.settle(tx, execution.no, at_ms=at_ms)
         output = msgspec.json.encode({"state": ending.state, "reason": ending.reason, "error": ending.error})
         executions.end(tx, execution.no, state="failed", output=output, at_ms=at_ms)
     else:

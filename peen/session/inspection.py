@@ -12,10 +12,11 @@ from msgspec import Raw
 
 from peen.errors import NotFound
 from peen.ids import SessionNo, derived_id, parse_uuid4
-from peen.store import executions, inbox, keys
+from peen.store import activities, controlevents, executions, inbox, keys
+from peen.store.activities import StepRow
 from peen.store.blobs.rows import Blobs
 from peen.store.database import Reader, Tx
-from peen.store.executions import ExecutionDetails, StepRow
+from peen.store.executions import ExecutionDetails
 from peen.store.images import decode_refs
 from peen.store.inbox import InboxRow
 from peen.store.sessions import SessionRow
@@ -56,10 +57,10 @@ def view(db: Reader | Tx, blobs: Blobs, session: SessionRow, row: ExecutionDetai
     return ExecutionView(
         execution=resource(session.uuid, row),
         stop_revision=session.stop_revision,
-        activities=[_activity(row, step, partial(blobs.take, db, session.no)) for step in executions.steps(db, row.no)],
+        activities=[_activity(row, step, partial(blobs.take, db, session.no)) for step in activities.steps(db, row.no)],
         control_events=[
             ControlEvent(type=event_type, data=Raw(data), created_at=rfc3339(at_ms))
-            for event_type, data, at_ms in executions.events(db, row.no)
+            for event_type, data, at_ms in controlevents.events(db, row.no)
         ],
         inbox=waiting(inbox.queued(db, session.no, row.turn_id)),
     )
@@ -97,7 +98,7 @@ def activity_id(execution_id: bytes, step: str) -> str:
 
 def step_of(db: Reader | Tx, execution: ExecutionDetails, wanted: str) -> str:
     """The step with that public id. Raises: NotFound."""
-    for row in executions.steps(db, execution.no):
+    for row in activities.steps(db, execution.no):
         if activity_id(execution.id, row.step) == wanted:
             return row.step
     raise NotFound("no such activity in this execution")

@@ -14,7 +14,7 @@ from peen.ids import SessionNo
 from peen.session.ending import cut, one_line
 from peen.session.notices import MAX_SUMMARY_BYTES, record
 from peen.session.writer import Writer
-from peen.store import executions, generations, jobs
+from peen.store import activities, executions, generations, jobs
 from peen.store.database import Reader, Tx
 from peen.store.jobs import ALL, Allowance, JobRow, Missing, Owner
 from peen.wire.jobcalls import (
@@ -70,7 +70,7 @@ def create(tx: Tx, writer: Writer, request: CreateJob, *, at_ms: int) -> JobCrea
     )
     if execution.session_no != writer.session_no or execution.state != "running":
         raise StaleClaim("the execution that starts a command does not run in this session (any more)")
-    if executions.live_call(tx, execution.no, caller.call_id, generation_no=writer.generation_no) is None:
+    if activities.live_call(tx, execution.no, caller.call_id, generation_no=writer.generation_no) is None:
         raise StaleClaim("the tool call that starts a command is not running under this worker generation")
     jobs.create(
         tx,

@@ -12,9 +12,10 @@ import msgspec
 from peen.errors import Conflict, NotFound
 from peen.execution.decide import ToolOutput
 from peen.ids import SessionNo
-from peen.store import admissions, audit, executions, feed, inbox, messages, sessions, turns
+from peen.store import activities, admissions, audit, controlevents, executions, feed, inbox, messages, sessions, turns
+from peen.store.activities import StepRow
 from peen.store.database import Tx
-from peen.store.executions import ExecutionDetails, StepRow
+from peen.store.executions import ExecutionDetails
 from peen.store.feed import NewEvent
 from peen.store.inbox import InboxRow
 from peen.wire.records import MessageRecord
@@ -104,13 +105,13 @@ def admit(
     )  # fmt: skip
     if is_new:
         data = {"controlRevision": control_revision, "caller": caller, **(provenance or {})}
-        executions.add_event(tx, found.no, "execution.continueRequested", data, at_ms=at_ms)
+        controlevents.add_event(tx, found.no, "execution.continueRequested", data, at_ms=at_ms)
 
 
 def withdraw(tx: Tx, execution_no: int, *, reason: str, at_ms: int) -> None:
     """Forget an admitted continuation that has turned out not to be possible."""
     if admissions.drop(tx, execution_no):
-        executions.add_event(tx, execution_no, "execution.continuationDropped", {"reason": reason}, at_ms=at_ms)
+        controlevents.add_event(tx, execution_no, "execution.continuationDropped", {"reason": reason}, at_ms=at_ms)
 
 
 def resolve(
@@ -131,7 +132,7 @@ def resolve(
     It does not resume the execution. `provenance` is recorded beside `caller`. Raises: NotFound, Conflict.
     """
     found = paused(tx, session_no, execution_id, control_revision=control_revision)
-    row = next((row for row in executions.steps(tx, found.no) if row.step == step), None)
+    row = next((row for row in activities.steps(tx, found.no) if row.step == step), None)
     if row is None:
         raise NotFound("no such activity in this execution")
     if row.state != "uncertain":
@@ -141,7 +142,7 @@ def resolve(
         _settle(tx, found, row, ToolOutput(content=content), "accept", caller, at_ms=at_ms, provenance=provenance)
     else:
         resolution: dict[str, object] = {"decision": "retry", "caller": caller, **(provenance or {})}
-        executions.resolve(tx, found.no, step, output=None, resolution=resolution, at_ms=at_ms)
+        activities.resolve(tx, found.no, step, output=None, resolution=resolution, at_ms=at_ms)
 
 
 def abandon(
@@ -205,7 +206,7 @@ def check_decided(tx: Tx, found: ExecutionDetails) -> None:
 
 
 def _undecided(tx: Tx, found: ExecutionDetails) -> list[StepRow]:
-    return [step for step in executions.steps(tx, found.no) if step.state == "uncertain"]
+    return [step for step in activities.steps(tx, found.no) if step.state == "uncertain"]
 
 
 def _settle(
@@ -222,6 +223,6 @@ def _settle(
     """An uncertain call gets its result: for the execution that goes on, and for the transcript."""
     resolution: dict[str, object] = {"decision": decision, "caller": caller, **(provenance or {})}
     encoded = msgspec.json.encode(output)
-    executions.resolve(tx, found.no, step.step, output=encoded, resolution=resolution, at_ms=at_ms)
+    activities.resolve(tx, found.no, step.step, output=encoded, resolution=resolution, at_ms=at_ms)
     result = MessageRecord(role="tool", content=output.content, tool_call_id=step.call_id, is_error=output.is_error)
     messages.append(tx, found.session_no, [result], turn_no=found.turn_no, at_ms=at_ms)

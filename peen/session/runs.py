@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from peen.store import executions
+from peen.store import controlevents
 from peen.store.database import Reader, Tx
 from peen.store.executions import ExecutionDetails
 from peen.store.runs import Run
@@ -30,7 +30,7 @@ _decode: Final = msgspec.json.Decoder(_Noted).decode
 
 def runs_of(db: Reader | Tx, execution: ExecutionDetails) -> list[Run]:
     """The runs of an execution as `peen.db` tells them, in their order."""
-    return fold(execution, executions.events(db, execution.no))
+    return fold(execution, controlevents.events(db, execution.no))
 
 
 def fold(execution: ExecutionDetails, events: Sequence[tuple[str, bytes, int]]) -> list[Run]:

@@ -18,7 +18,9 @@ from peen.session.ending import Ending, end_unfinished
 from peen.session.notices import deliver
 from peen.session.writer import NextTurn, TurnEnd, Writer, announce_delivery, new_events
 from peen.store import (
+    activities,
     audit,
+    controlevents,
     executions,
     feed,
     images,
@@ -58,7 +60,7 @@ def _note_progress(tx: Tx, writer: Writer, execution: ExecutionRow, progress: Mo
     is_summary = progress.step.endswith(compaction.PHASE)
     model = executions.saved_context(tx, execution.no).get("compaction", {}).get("model", "") if is_summary else None
     kept = writer.terms.kept(execution.model if model is None else model, progress)
-    executions.note_progress(tx, execution.no, progress.step, kept, generation_no=writer.generation_no)
+    activities.note_progress(tx, execution.no, progress.step, kept, generation_no=writer.generation_no)
 
 
 def commit_steps(
@@ -84,7 +86,7 @@ def commit_steps(
     if stopped and not (request.completions and all(is_tool_step(done.step) for done in request.completions)):
         raise StaleClaim("a Stop came: only results of tools that had begun are still saved")
     fresh = [
-        executions.complete(
+        activities.complete(
             tx,
             execution.no,
             completion,
@@ -141,7 +143,7 @@ def _note_refusal(
 ) -> None:
     images.refuse(tx, writer.session_no, refused, up_to_sequence=sequence, turn_no=execution.turn_no, at_ms=at_ms)
     data: dict[str, object] = {"sha256": refused.sha256, "reason": refused.reason}
-    executions.add_event(tx, execution.no, "execution.imageRefused", data, at_ms=at_ms)
+    controlevents.add_event(tx, execution.no, "execution.imageRefused", data, at_ms=at_ms)
 
 
 def renew(tx: Tx, writer: Writer, request: RenewLeases, *, clock_ms: int) -> LeasesRenewed:
@@ -212,12 +214,12 @@ def _begin(
     for claim in claims:
         completion = over.pop(claim.step, None)
         if completion is None:
-            executions.claim(
+            activities.claim(
                 tx, execution.no, claim, given=writer.put(tx, claim.given), generation_no=writer.generation_no,
                 at_ms=at_ms, clock_ms=clock_ms,
             )  # fmt: skip
         else:
-            executions.add_passed(tx, execution.no, claim, completion, generation_no=writer.generation_no, at_ms=at_ms)
+            activities.add_passed(tx, execution.no, claim, completion, generation_no=writer.generation_no, at_ms=at_ms)
     if over:
         raise StaleClaim(f"{', '.join(over)} cannot be passed over without being begun in the same commit")
 
@@ -279,7 +281,7 @@ def _end(
 
 
 def _complete(tx: Tx, writer: Writer, execution: ExecutionRow, turn: TurnRow, terminal: Terminal, *, at_ms: int) -> int:
-    if not executions.is_settled(tx, execution.no):
+    if not activities.is_settled(tx, execution.no):
         raise StaleClaim("a turn cannot complete while one of its steps is running")
     if not turns.end_turn(tx, turn.no, state="completed", classification="", at_ms=at_ms):
         raise StaleClaim("this turn has ended already")

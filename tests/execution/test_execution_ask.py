@@ -23,7 +23,7 @@ from peen.model.stream import (
     ThinkingDelta,
     UsageReported,
 )
-from peen.store import executions
+from peen.store import activities
 from peen.wire.records import Usage
 
 
@@ -246,7 +246,7 @@ async def test_the_audit_names_the_transcript_that_the_request_was_made_of() -> 
 async def test_the_saved_output_of_the_model_step_is_all_that_the_loop_needs() -> None:
     async with engine(asks(("look", work("hi")), text="I look"), says("done")) as own:
         await own.run_turn()
-        steps = executions.steps(own.db.reader, execution_of(own.db, str(uuid(3001))).no)
+        steps = activities.steps(own.db.reader, execution_of(own.db, str(uuid(3001))).no)
         output = msgspec.json.decode(next(step.output for step in steps if step.step == "r0.model") or b"null")
 
     assert output["text"] == "I look"

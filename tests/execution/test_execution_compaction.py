@@ -18,7 +18,7 @@ from peen.context.count import fixed_tokens, text_tokens
 from peen.errors import ModelError, StorageFull
 from peen.model.stream import Finished, ModelRequest, TextDelta, UsageReported
 from peen.session.acceptance import accept_queued
-from peen.store import compactions, executions
+from peen.store import activities, compactions
 from peen.store.compactions import CompactionRow
 from peen.wire.records import Usage
 from peen.wire.summary import transcript_lines
@@ -43,7 +43,7 @@ def kinds(own: Engine) -> str:
 
 def steps_of(own: Engine, frame: int) -> list[tuple[str, str]]:
     execution = execution_of(own.db, str(uuid(3000 + frame)))
-    return [(step.step, step.state) for step in executions.steps(own.db.reader, execution.no)]
+    return [(step.step, step.state) for step in activities.steps(own.db.reader, execution.no)]
 
 
 def links(own: Engine) -> list[int | None]:

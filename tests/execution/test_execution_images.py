@@ -29,7 +29,7 @@ from peen.session import resumption
 from peen.session.acceptance import accept_queued, fence
 from peen.session.recovery import recover
 from peen.session.spending import Terms
-from peen.store import executions, images, turns
+from peen.store import controlevents, executions, images, turns
 from peen.testing.faults import Faults, SimulatedCrash
 from peen.turn.actor import TurnActor
 from peen.wire.records import ImageRef, MessageRecord, Usage
@@ -311,7 +311,7 @@ async def test_the_turn_records_which_image_was_refused_and_why() -> None:
         await own.run_turn("look", images=[PNG, GIF])
         name, data = frames(own.db, own.home)[-1]
         execution = execution_of(own.db, TURN)
-        events = {kind: data for kind, data, _ in executions.events(own.db.reader, execution.no)}
+        events = {kind: data for kind, data, _ in controlevents.events(own.db.reader, execution.no)}
 
         assert (name, data["reason"]) == ("turn.failed", "agentRun")
         assert "Could not process image" in data["error"]

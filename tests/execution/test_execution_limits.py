@@ -18,7 +18,7 @@ from peen.model.price import Prices, dollars, picos
 from peen.model.stream import Finished, TextDelta, UsageReported
 from peen.session.acceptance import accept_queued
 from peen.session.spending import Terms
-from peen.store import executions, sessions
+from peen.store import activities, sessions
 from peen.store.sessions import SessionRow
 from peen.wire.launch import UpstreamConfig
 from peen.wire.price import Price
@@ -139,7 +139,7 @@ async def test_the_lower_of_two_limits_counts(own: int, common: int, counts: int
 async def test_no_provider_is_asked_any_more_once_the_tokens_are_used_up() -> None:
     async with engine(look(60, 40), terms=Terms(max_tokens=100)) as own:
         actor = await own.run_turn()
-        steps = [step.step for step in executions.steps(own.db.reader, execution_of(own.db, str(uuid(3001))).no)]
+        steps = [step.step for step in activities.steps(own.db.reader, execution_of(own.db, str(uuid(3001))).no)]
         kind, data = last_end(own)
         roles = [row.message.role for row in transcript(own.db, own.home)]
 

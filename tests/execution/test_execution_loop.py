@@ -20,7 +20,7 @@ from peen.errors import LinkLost, StorageFull
 from peen.model.stream import Finished, TextDelta
 from peen.session.acceptance import accept_queued, end_accepted
 from peen.session.ending import Ending, interrupted
-from peen.store import executions, turns
+from peen.store import activities, turns
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
 from peen.wire.records import MessageRecord
@@ -115,7 +115,7 @@ async def test_a_step_is_claimed_only_when_its_work_begins(autojump_clock: MockC
         nursery.start_soon(own.run_turn)
         await trio.sleep(0.5)
 
-        steps = executions.steps(own.db.reader, execution_of(own.db, str(uuid(3001))).no)
+        steps = activities.steps(own.db.reader, execution_of(own.db, str(uuid(3001))).no)
         assert [(step.step, step.kind, step.state) for step in steps] == [
             ("r0.prepare", "prepare", "completed"),
             ("r0.model", "model", "completed"),
@@ -310,7 +310,7 @@ async def test_a_turn_that_takes_too_long_fails_with_reason_timeout_and_leaves_n
 async def test_the_turn_limit_ends_tools_too(autojump_clock: MockClock) -> None:
     async with engine(asks(("change", work(takes_s=60.0))), turn_timeout_ms=5_000) as own:
         await own.run_turn()
-        steps = executions.steps(own.db.reader, execution_of(own.db, str(uuid(3001))).no)
+        steps = activities.steps(own.db.reader, execution_of(own.db, str(uuid(3001))).no)
 
         assert own.change.running == 0
         assert [step.state for step in steps][-1] == "uncertain"

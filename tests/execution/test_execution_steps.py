@@ -26,9 +26,9 @@ from peen.errors import StaleClaim
 from peen.execution.blocks import event
 from peen.execution.steps import NOTHING, Done, Next, Step, Steps
 from peen.session.serve import WorkerCalls
-from peen.store import executions
+from peen.store import activities
+from peen.store.activities import StepRow
 from peen.store.database import Database
-from peen.store.executions import StepRow
 from peen.wire.records import EventRecord, MessageRecord, ModelCallRecord, Terminal
 
 MODEL_STEP = Step("r0.model", "model", b'{"round":0}')
@@ -48,7 +48,7 @@ class World:
         self.steps = Steps(self.journal, execution_id=execution_id, holder=HOLDER)
 
     def stored(self) -> list[StepRow]:
-        return executions.steps(self.db.reader, execution_of(self.db, str(uuid(3001))).no)
+        return activities.steps(self.db.reader, execution_of(self.db, str(uuid(3001))).no)
 
     def states(self) -> list[tuple[str, str]]:
         return [(step.step, step.state) for step in self.stored()]

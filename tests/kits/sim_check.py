@@ -18,7 +18,7 @@ from world_kit import check_sequences
 from peen.actors import holds
 from peen.errors import LinkLost, StaleClaim
 from peen.feed.project import render
-from peen.store import executions, feed, keys, turns
+from peen.store import controlevents, executions, feed, keys, turns
 from peen.store.database import Reader
 from peen.testing.faults import SimulatedCrash
 from peen.wire.websocket import payload_of, text_frame
@@ -110,7 +110,9 @@ def _turns(world: World, reader: Reader, home: Home) -> Iterator[str]:
             continue
         if _is_held(execution):
             yield f"8: turn {turn.no} has ended and its execution is {execution.state}, held"
-        resumed = sum(event_type == "execution.resumed" for event_type, _, _ in executions.events(reader, execution.no))
+        resumed = sum(
+            event_type == "execution.resumed" for event_type, _, _ in controlevents.events(reader, execution.no)
+        )
         if told.count("turn.resumed") != resumed:
             yield f"8: turn {turn.no} was resumed {resumed} times and tells of {told.count('turn.resumed')}"
     for client in world.clients:
@@ -241,7 +243,7 @@ def _runs(reader: Reader, call: _Call, runs: list[ToolRun], *, must_run: bool) -
 def _retries(reader: Reader, call: _Call) -> list[float]:
     """When somebody decided that the call may be made again."""
     step = keys.step_id(keys.sequence_of(call.key))
-    events = executions.events(reader, call.key >> 32)
+    events = controlevents.events(reader, call.key >> 32)
     decided = [(msgspec.json.decode(data), at_ms) for name, data, at_ms in events if name == "activity.resolved"]
     return [
         at_ms / 1000 - START_S
@@ -253,7 +255,7 @@ def _retries(reader: Reader, call: _Call) -> list[float]:
 def _stops(world: World, reader: Reader) -> Iterator[str]:
     """7 and 9: after a Stop nothing begins until somebody resumes it, and within 5 s nothing runs."""
     for (execution_no,) in reader.rows("SELECT no FROM execution"):
-        events = [(name, at_ms) for name, _, at_ms in executions.events(reader, execution_no)]
+        events = [(name, at_ms) for name, _, at_ms in controlevents.events(reader, execution_no)]
         marks = [mark for mark in events if mark[0] in ("execution.paused", "execution.resumed")]
         for (name, from_ms), (_, until_ms) in pairwise([*marks, ("", NEVER_MS)]):
             if name != "execution.paused":

@@ -18,7 +18,7 @@ from peen.session import inspection
 from peen.session.ending import interrupted
 from peen.session.requests import ResumeRequest
 from peen.session.resumption import abandon
-from peen.store import admissions, executions, sessions, turns
+from peen.store import admissions, controlevents, executions, sessions, turns
 from peen.store.direct import MemoryFile
 from peen.wire.execution import Admission, Execution
 
@@ -57,7 +57,7 @@ def shown(own: House, request: ResumeRequest, home: Home | None = None) -> Execu
 
 def events(own: House, request: ResumeRequest) -> list[tuple[str, Any]]:
     row = inspection.found(own.db.reader, own.home.no, request.execution_id)
-    return [(name, msgspec.json.decode(data)) for name, data, _ in executions.events(own.db.reader, row.no)]
+    return [(name, msgspec.json.decode(data)) for name, data, _ in controlevents.events(own.db.reader, row.no)]
 
 
 def story(own: House, home: Home | None = None) -> list[str]:

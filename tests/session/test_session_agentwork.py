@@ -17,7 +17,7 @@ from peen.session.acceptance import end_accepted
 from peen.session.ending import interrupted
 from peen.session.requests import ResumeRequest, admitted
 from peen.session.writer import Writer
-from peen.store import admissions, executions
+from peen.store import activities, admissions, controlevents, executions
 from peen.store.database import Database
 from peen.wire.execution import Activity, Execution, ExecutionView
 from peen.wire.records import Claim, Completion
@@ -66,7 +66,7 @@ class Scene:
         return found
 
     def events(self) -> list[tuple[str, Any]]:
-        rows = executions.events(self.db.reader, self.details().no)
+        rows = controlevents.events(self.db.reader, self.details().no)
         return [(name, msgspec.json.decode(data)) for name, data, _ in rows]
 
     def caller(self, **other: str) -> CallingTool:
@@ -109,7 +109,7 @@ async def test_a_decision_is_recorded_with_the_call_that_took_it_and_resumes_not
             {"step": EFFECT, "decision": "accept", "caller": "agent", **own.provenance},
         )
         assert own.details().state == "paused"
-        (step,) = executions.steps(db.reader, own.details().no)
+        (step,) = activities.steps(db.reader, own.details().no)
         assert (step.state, msgspec.json.decode(step.output or b"")["content"]) == ("completed", "seen")
 
 

@@ -38,7 +38,7 @@ from peen.session.ending import (
     interrupted,
     system_text,
 )
-from peen.store import audit, executions, inbox, sessions, turns
+from peen.store import activities, audit, executions, inbox, sessions, turns
 from peen.store.audit import CallRow
 from peen.store.database import Database
 from peen.store.spending import NOTHING_SPENT, Spent
@@ -81,7 +81,7 @@ async def turn_in_the_middle(db: Database, home: Home) -> OpenedTurn:
 
 
 def steps_of(db: Database, execution_no: int) -> list[tuple[str, str]]:
-    return [(step.step, step.state) for step in executions.steps(db.reader, execution_no)]
+    return [(step.step, step.state) for step in activities.steps(db.reader, execution_no)]
 
 
 async def commit(db: Database, home: Home, request: CommitSteps) -> None:

@@ -28,7 +28,7 @@ from peen.errors import StaleClaim, StepConflict
 from peen.execution.steps import Done, Next, Step, Steps
 from peen.session.leases import CAUSE, LOOK_S, fence_off
 from peen.session.serve import WorkerCalls
-from peen.store import executions, leases, turns
+from peen.store import activities, leases, turns
 from peen.store.database import Database
 from peen.store.leases import LEASE_MS
 from peen.wire.records import Claim, Completion, ToolCallRecord
@@ -66,7 +66,7 @@ class Holder:
         return await self.db.write(partial(fence_off, execution_no=self.no, clock_ms=clock_ms, at_ms=at_ms))
 
     def steps(self) -> dict[str, tuple[str, int]]:
-        return {row.step: (row.state, row.attempt) for row in executions.steps(self.db.reader, self.no)}
+        return {row.step: (row.state, row.attempt) for row in activities.steps(self.db.reader, self.no)}
 
     def is_silent(self) -> bool:
         return [each.no for each in leases.silent(self.db.reader, clock_ms=monotonic_ms(self.entropy))] == [self.no]

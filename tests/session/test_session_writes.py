@@ -36,7 +36,7 @@ from peen.session import adoption, writes
 from peen.session.acceptance import accept_queued, end_accepted, fence
 from peen.session.ending import Ending, interrupted
 from peen.session.writer import TurnEnd, Writer
-from peen.store import executions, generations, inbox, messages, sessions, turns
+from peen.store import activities, executions, generations, inbox, messages, sessions, turns
 from peen.store.database import Database
 from peen.store.direct import MemoryFile
 from peen.testing.faults import Faults
@@ -96,7 +96,7 @@ class Turn:
     def steps(self) -> list[tuple[str, str]]:
         row = executions.root_of(self.db.reader, self.opened.turn)
         assert row is not None
-        return [(step.step, step.state) for step in executions.steps(self.db.reader, row.no)]
+        return [(step.step, step.state) for step in activities.steps(self.db.reader, row.no)]
 
 
 async def begin(db: Database, *, frame: int = 1) -> Turn:
@@ -678,7 +678,7 @@ async def test_a_long_input_and_output_are_stored_in_parts_and_read_back_byte_fo
 
         row = executions.root_of(db.reader, turn.opened.turn)
         assert row is not None
-        (step,) = executions.steps(db.reader, row.no)
+        (step,) = activities.steps(db.reader, row.no)
         take = partial(turn.home.blobs.take, db.reader, turn.home.no)
         assert (take(step.given), take(step.output or b"")) == (given_text, output)
         assert db.reader.rows("SELECT count(*) FROM blob") == [(1,)]  # the text is stored once for both

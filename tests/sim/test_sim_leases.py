@@ -11,7 +11,7 @@ from sim_worker import SimWorker
 
 from peen.execution.steps import RENEW_S
 from peen.session.leases import CAUSE, LOOK_S
-from peen.store import executions
+from peen.store import activities, executions
 from peen.store.leases import LEASE_MS
 from peen.turn.workshop import Workshop
 from peen.wire.turncalls import LeasesRenewed, RenewLeases
@@ -85,7 +85,7 @@ def test_a_turn_whose_leases_nobody_renews_is_interrupted_and_the_session_goes_o
     execution = executions.root_of(reader, 1)
     assert execution is not None
     assert (execution.state, execution.holder, execution.pause_reason) == ("paused", None, "interrupted")
-    (handler,) = [step for step in executions.steps(reader, execution.no) if step.step.endswith("handler")]
+    (handler,) = [step for step in activities.steps(reader, execution.no) if step.step.endswith("handler")]
     assert handler.state == "uncertain"
     details = reader.rows("SELECT state, failure_detail FROM generation ORDER BY no")
     assert details[0] == ("failed", CAUSE)

@@ -8,7 +8,7 @@ from msgspec import Raw
 from world_kit import AT_MS, HOLDER, Home, dump, execution_of, make_generation, make_home, open_store, open_turn, uuid
 
 from peen.errors import StaleClaim, StepConflict
-from peen.store import executions
+from peen.store import activities, executions
 from peen.store.database import Database
 from peen.store.executions import ExecutionRow
 from peen.wire.records import Claim, Completion
@@ -25,7 +25,7 @@ class Running:
     async def claim(self, step: str, kind: str = "read") -> None:
         claim = Claim(step=step, kind=kind, given=Raw(b"{}"))
         change = partial(
-            executions.claim, execution_no=self.row.no, claim=claim, given=b"{}",
+            activities.claim, execution_no=self.row.no, claim=claim, given=b"{}",
             generation_no=self.home.generation_no, at_ms=AT_MS,
         )  # fmt: skip
         await self.db.write(change)
@@ -34,7 +34,7 @@ class Running:
         self, step: str, payload: bytes = b"p", *, failed: bool = False, generation_no: int | None = None
     ) -> bool:
         change = partial(
-            executions.complete, execution_no=self.row.no,
+            activities.complete, execution_no=self.row.no,
             completion=Completion(step=step, output=Raw(b"1"), failed=failed), output=b"1", payload=payload,
             generation_no=generation_no or self.home.generation_no, at_ms=AT_MS,
         )  # fmt: skip
@@ -48,7 +48,7 @@ class Running:
         return await self.db.write(change)
 
     def states(self) -> list[tuple[str, str]]:
-        return [(step.step, step.state) for step in executions.steps(self.db.reader, self.row.no)]
+        return [(step.step, step.state) for step in activities.steps(self.db.reader, self.row.no)]
 
 
 async def begin(db: Database, *, frame: int = 1) -> Running:
@@ -63,9 +63,9 @@ async def test_a_step_runs_once_it_is_claimed_and_keeps_its_input_and_output() -
     async with open_store() as db:
         run = await begin(db)
         await run.claim("r0.model", "model")
-        claimed = executions.steps(db.reader, run.row.no)
+        claimed = activities.steps(db.reader, run.row.no)
         is_fresh = await run.complete("r0.model")
-        completed = executions.steps(db.reader, run.row.no)
+        completed = activities.steps(db.reader, run.row.no)
 
     assert is_fresh
     assert [(step.step, step.kind, step.state, step.given, step.output) for step in claimed + completed] == [
@@ -198,7 +198,7 @@ async def test_an_execution_is_settled_while_none_of_its_own_steps_runs() -> Non
         one, other = await begin(db, frame=1), await begin(db, frame=2)
 
         async def is_settled() -> bool:
-            return await db.write(partial(executions.is_settled, execution_no=one.row.no))
+            return await db.write(partial(activities.is_settled, execution_no=one.row.no))
 
         await other.claim("r0.model")
         assert await is_settled()
@@ -214,7 +214,7 @@ async def test_settling_closes_the_steps_of_this_execution_alone() -> None:
         one, other = await begin(db, frame=1), await begin(db, frame=2)
         await one.claim("r0.t0.handler", "effect")
         await other.claim("r0.t0.handler", "effect")
-        await db.write(partial(executions.settle, execution_no=one.row.no, at_ms=AT_MS))
+        await db.write(partial(activities.settle, execution_no=one.row.no, at_ms=AT_MS))
 
         assert (one.states(), other.states()) == (
             [("r0.t0.handler", "uncertain")],

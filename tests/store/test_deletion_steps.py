@@ -29,6 +29,7 @@ from peen.store import (
     admissions,
     audit,
     compactions,
+    controlevents,
     deletion,
     executions,
     feed,
@@ -77,7 +78,7 @@ async def complete_turn(db: Database, home: Home, *, frame: int) -> OpenedTurn:
     end = CommitSteps(execution_id=opened.execution_id, holder=HOLDER, terminal=failed)
     await db.write(partial(commit, request=end))
     execution = execution_of(db, str(uuid(3000 + frame)))
-    noted = partial(executions.add_event, execution_no=execution.no, event_type="x", data={"n": frame}, at_ms=AT_MS)
+    noted = partial(controlevents.add_event, execution_no=execution.no, event_type="x", data={"n": frame}, at_ms=AT_MS)
     await db.write(noted)
     admitted = partial(
         admissions.admit, session_no=home.no, execution_no=execution.no, control_revision=1, caller="api",
