@@ -72,8 +72,8 @@ class StoredPiece(NamedTuple):
 
 _SELECT: Final = """
 SELECT j.no, j.id, j.session_no, t.id, j.execution_no, g.id, j.call_id, j.pid, j.purpose, j.command, j.directory,
-       j.state, j.exit_code, j.failure_detail, 0, '', j.is_detached, j.line_count, j.byte_count, j.started_at_ms,
-       j.ended_at_ms
+       j.state, j.exit_code, j.failure_detail, j.unstored_bytes, j.output_missing, j.is_detached, j.line_count,
+       j.byte_count, j.started_at_ms, j.ended_at_ms
   FROM job j JOIN turn t ON t.no = j.turn_no JOIN generation g ON g.no = j.generation_no
 """
 _BY_ID: Final = f"{_SELECT} WHERE j.id = ? AND j.session_no = ?"
@@ -85,7 +85,7 @@ _PAGE: Final = f"""
 """
 _RUNNING: Final = "SELECT EXISTS (SELECT 1 FROM job WHERE session_no = ? AND state = 'running')"
 _LEFT: Final = """
-SELECT no, failure_detail FROM job WHERE session_no = ? AND generation_no = ? AND state = 'running' ORDER BY no
+SELECT no FROM job WHERE session_no = ? AND generation_no = ? AND state = 'running' ORDER BY no
 """
 _CREATE: Final = """
 INSERT INTO job (id, session_no, turn_no, execution_no, generation_no, call_id, purpose, command, directory, state,
@@ -98,8 +98,8 @@ _MINE: Final = """
    AND EXISTS (SELECT 1 FROM generation WHERE no = :generation AND ended_at_ms IS NULL)
 """
 _STARTED: Final = f"UPDATE job SET pid = :pid {_MINE} RETURNING no"
-_WRITTEN: Final = f"SELECT no, line_count, byte_count, failure_detail FROM job {_MINE}"
-_DETAIL: Final = "UPDATE job SET failure_detail = ? WHERE no = ?"
+_WRITTEN: Final = f"SELECT no, line_count, byte_count, unstored_bytes, output_missing FROM job {_MINE}"
+_MISS: Final = "UPDATE job SET unstored_bytes = ?, output_missing = ? WHERE no = ?"
 _DETACH: Final = f"UPDATE job SET pid = :pid, is_detached = 1 {_MINE} RETURNING no"
 _GROW: Final = f"""
 UPDATE job SET line_count = :first - 1 + :lines, byte_count = byte_count + :bytes {_MINE} AND line_count = :first - 1
@@ -107,7 +107,7 @@ RETURNING no
 """
 _END: Final = f"""
 UPDATE job SET state = :state, exit_code = :exit_code, failure_detail = :detail, ended_at_ms = :at,
-               pid = coalesce(:pid, pid)
+               pid = coalesce(:pid, pid), unstored_bytes = :unstored, output_missing = :missing
  {_MINE} RETURNING no
 """
 _LOSE: Final = """
@@ -189,8 +189,8 @@ def append(
     Raises: ValidationFailed; StaleClaim, also for a gap.
     """
     row = _mine(tx, _WRITTEN, owner, job_id)
-    no, line_count, byte_count, detail = int(row[0]), int(row[1]), int(row[2]), str(row[3])
-    failure, stored = _parted(detail)
+    no, line_count, byte_count, *kept_so_far = row
+    stored = Missing(*kept_so_far)
     text, left_out = stored.text or missing.text, 0
     for chunk in chunks:
         streams_of(chunk)  # whether it is well-formed
@@ -211,7 +211,7 @@ def append(
     # Not for each refused chunk: the worker counts, and tells now and then.
     if told != stored:
         first = left_out if stored == NOTHING_MISSING else 0
-        tx.execute(_DETAIL, (_joined(failure, Missing(told.unstored_bytes + first, text)), no))
+        tx.execute(_MISS, (told.unstored_bytes + first, text, no))
     return Missing(left_out, text)
 
 
@@ -231,9 +231,10 @@ def end(
 ) -> JobRow:
     """The last output, and the job as it has ended. `missing` is all that the worker has left out."""
     last = append(tx, owner, job_id, chunks, at_ms=at_ms, allowance=allowance, missing=missing)
-    total = Missing(missing.unstored_bytes + last.unstored_bytes, last.text)
-    detail = _joined(detail, total)
-    (no,) = _mine(tx, _END, owner, job_id, state=state, exit_code=exit_code, detail=detail, pid=pid, at=at_ms)
+    (no,) = _mine(
+        tx, _END, owner, job_id, state=state, exit_code=exit_code, detail=detail, pid=pid, at=at_ms,
+        unstored=missing.unstored_bytes + last.unstored_bytes if last.text else 0, missing=last.text,
+    )  # fmt: skip
     row = tx.row(_BY_NO, (no,))
     assert row is not None
     return _row(row)
@@ -242,8 +243,8 @@ def end(
 def end_left(tx: Tx, owner: Owner, *, detail: str, at_ms: int) -> list[JobRow]:
     """End, as interrupted, what a generation that is gone still ran; these, oldest first."""
     found = []
-    for no, before in tx.rows(_LEFT, owner):
-        tx.execute(_LOSE, {"no": no, "detail": _joined(detail, _parted(before)[1]), "at": at_ms})
+    for (no,) in tx.rows(_LEFT, owner):
+        tx.execute(_LOSE, {"no": no, "detail": detail, "at": at_ms})
         row = tx.row(_BY_NO, (no,))
         assert row is not None
         found.append(_row(row))
@@ -323,20 +324,6 @@ def _allowed(chunk: OutputChunk, byte_count: int, allowance: Allowance) -> tuple
     return chunk_of(chunk.first, kept) if kept else None, allowance.max_text
 
 
-# `failure_detail` holds why the command failed and, behind a line end, what of its output is missing: bytes and text.
-def _joined(failure: str, missing: Missing) -> str:
-    failure = " ".join(failure.splitlines())
-    return f"{failure}\n{missing.unstored_bytes} {missing.text}" if missing.text else failure
-
-
-def _parted(detail: str) -> tuple[str, Missing]:
-    failure, _, rest = detail.partition("\n")
-    if not rest:
-        return failure, NOTHING_MISSING
-    count, _, text = rest.partition(" ")
-    return failure, Missing(int(count), text)
-
-
 def _mine(tx: Tx, statement: str, owner: Owner, job_id: bytes, **values: int | str | None) -> tuple[Any, ...]:
     bindings = {"id": job_id, "session": owner.session_no, "generation": owner.generation_no, **values}
     row = tx.row(statement, bindings)
@@ -347,10 +334,4 @@ def _mine(tx: Tx, statement: str, owner: Owner, job_id: bytes, **values: int | s
 
 def _row(row: tuple[object, ...]) -> JobRow:
     found = JobRow._make(row)
-    failure, missing = _parted(found.failure_detail)
-    return found._replace(
-        failure_detail=failure,
-        unstored_bytes=missing.unstored_bytes,
-        output_missing=missing.text,
-        is_detached=bool(found.is_detached),
-    )
+    return found._replace(is_detached=bool(found.is_detached))

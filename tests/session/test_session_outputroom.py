@@ -162,11 +162,11 @@ async def test_what_only_the_worker_knows_to_be_missing_is_recorded_with_the_end
         await detached(own)
         await own.ask(lines(1, 1))
         missing = "what it printed behind number 1 is not stored: the disk of PEEN_STATE_DIR was full"
-        end = EndJob(job_id=JOB, state="failed", failure_detail="two\nlines", unstored_bytes=7, output_missing=missing)
+        end = EndJob(job_id=JOB, state="failed", failure_detail="no disk", unstored_bytes=7, output_missing=missing)
         await own.ask(end)
 
         job = own.job(JOB)
-        assert (job.failure_detail, job.unstored_bytes, job.output_missing) == ("two lines", 7, missing)
+        assert (job.failure_detail, job.unstored_bytes, job.output_missing) == ("no disk", 7, missing)
 
 
 async def test_a_crash_keeps_what_is_known_to_be_missing() -> None:
