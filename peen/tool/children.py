@@ -62,6 +62,10 @@ class Children:
                 os.waitpid(pid, os.WNOHANG)
 
     def _stray_pids(self) -> Iterator[int]:
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # there is no child at all, as a rule: that is told without a look into /proc
+            return
         own = os.getsid(0)
         for pid in children_of("self"):
             if pid not in self._expected:
