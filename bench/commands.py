@@ -25,9 +25,13 @@ UPSTREAM: Final = "bench"
 
 
 def measure(directory: Path, *, quick: bool) -> dict[str, dict[str, float]]:
-    """`spawn` is for each command, `print_64mb` for the whole output; of that there is a second, synced floor."""
+    """`spawn` is for each command, `print_64mb` for the whole output; of that there is a second, synced floor.
+
+    Figures of output also have `mb_per_s`: megabytes (10^6 bytes) that were stored in a second.
+    """
     printed = directory / "printed"
     printed.write_bytes(PRINTED_LINE * (PRINTED_BYTES // len(PRINTED_LINE)))
+    size = printed.stat().st_size
     repeats = 3 if quick else 9
     script = directory / "script.yaml"
     script.write_text(
@@ -50,7 +54,8 @@ def measure(directory: Path, *, quick: bool) -> dict[str, dict[str, float]]:
                 found[name]["floor_ms"].append(_print_floor_ms(printed, daemon.state_dir / "floor", synced=synced))
         _check_stored(daemon, session, printed)
         client.close()
-    return {name: _figure(samples) for name, samples in found.items()}
+    figures = {name: _figure(samples) for name, samples in found.items()}
+    return figures | {name: figures[name] | {"mb_per_s": size / 1000 / figures[name]["ms"]} for name in PRINTS}
 
 
 def _repeated(command: str, count: int) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def foreign(data: bytes) -> Foreign | None:
         return None
     media_type = media_type_of(data)
     if media_type is not None:
-        if image_fault(data, media_type) is not None:  # so it is for who has only the beginning
+        if image_fault(data, media_type) is not None:  # cut off, or something else altogether
             return Foreign(f"begins like an image ({media_type})", "file, identify, xxd", "convert, xxd")
         return Foreign(f"is an image ({media_type})", "file, identify, exiftool", "convert", is_image=True)
     if kind == "other encoding":

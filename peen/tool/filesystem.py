@@ -12,6 +12,7 @@ import trio
 
 from peen.tool.base import ToolError
 from peen.tool.bounds import path_text
+from peen.tool.content import SNIFFED_BYTES, sniff
 from peen.tool.paths import regular_status_of, require_regular, told_to_the_model
 
 DIRECT_BYTES: Final = 1024 * 1024  # up to here reading is cheaper than handing it to a thread
@@ -43,6 +44,15 @@ def read_head(path: Path, max_bytes: int) -> bytes:
     with told_to_the_model(path), open(os.open(path, _READ_FLAGS), "rb", buffering=0) as file:
         require_regular(os.fstat(file.fileno()), path)
         return file.read(max_bytes)
+
+
+def read_to_judge(path: Path, max_bytes: int) -> bytes:
+    """As much of a regular file as `foreign` has to see: the beginning of text, all of anything else.
+
+    Never more than `max_bytes`. Raises: ToolError.
+    """
+    head = read_head(path, min(SNIFFED_BYTES + 1, max_bytes))
+    return head if len(head) <= SNIFFED_BYTES or sniff(head) == "text" else read_head(path, max_bytes)
 
 
 def read_now(path: Path, max_bytes: int) -> FileContent:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from peen.tool.bounds import readable
@@ -16,6 +18,7 @@ _EDGE_BYTES: Final = 24  # at each end of a line, which tell where it begins and
 _LEAST_GAP_BYTES: Final = 80  # less is not worth leaving out
 _MOST_SPANS: Final = 16  # shown in one line
 _COMPARED_BYTES: Final = 64 * 1024  # at once
+_start: Final = attrgetter("start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,25 @@ def changed_part(old: bytes, new: bytes) -> tuple[Span, Span]:
 
 
 def shortened(line: bytes, changed: Sequence[Span] = ()) -> str:
-    """A line as text: the parts around `changed`, sorted spans of it, and how many characters are left out."""
+    """A line as text: the parts around `changed`, sorted spans of it, and how many characters are left out.
+
+    Of very many changes the last are left out with what surrounds them, and counted as well.
+    """
     if len(line) <= LONG_BYTES:
         return readable(line)
     pieces, at = [], 0
     for start, end in _windows(line, changed):
         if start > at:
-            pieces.append(f"[... {len(readable(line[at:start]))} characters left out ...]")
+            pieces.append(f"[... {len(readable(line[at:start]))} characters left out{_hidden(changed, at, start)} ...]")
         pieces.append(readable(line[start:end]))
         at = end
     return "".join(pieces)
+
+
+def _hidden(changed: Sequence[Span], start: int, end: int) -> str:
+    """How many changes begin in a part that is not shown."""
+    count = bisect_left(changed, end, key=_start) - bisect_left(changed, start, key=_start)
+    return f", {count} of the changes among them" if count else ""
 
 
 def _windows(line: bytes, changed: Sequence[Span]) -> Iterator[tuple[int, int]]:
@@ -77,7 +89,7 @@ def _windows(line: bytes, changed: Sequence[Span]) -> Iterator[tuple[int, int]]:
 def _whole(line: bytes, at: int) -> int:
     """The next place that does not lie inside a character."""
     at = max(at, 0)
-    for place in range(at, min(at + 3, len(line))):
+    for place in range(at, min(at + 4, len(line))):
         if not 0x80 <= line[place] < 0xC0:
             return place
     return at

@@ -12,8 +12,8 @@ import msgspec
 
 from peen.tool.base import ToolError
 from peen.tool.bounds import path_text, readable
-from peen.tool.content import SNIFFED_BYTES, foreign
-from peen.tool.filesystem import read_head
+from peen.tool.content import foreign
+from peen.tool.filesystem import read_head, read_to_judge
 
 MAX_TEXT_BYTES: Final = 500  # of one matching line
 _BEFORE_MATCH_BYTES: Final = 150
@@ -122,7 +122,7 @@ class MatchCollector:
         if data.path is None or not (self._places or self._full):
             return
         has_nul = data.binary_offset is not None
-        content = _content(data.path, self._max_file_bytes if has_nul else SNIFFED_BYTES + 1)
+        content = _content(data.path, self._max_file_bytes, whole=has_nul)
         if content is None or foreign(content) is not None:
             self._forget_this_file()
         elif has_nul:
@@ -151,10 +151,10 @@ class MatchCollector:
         self._full = False
 
 
-def _content(path: _Text, max_bytes: int) -> bytes | None:
-    """The beginning of a file; None if it is gone or no file any more."""
+def _content(path: _Text, max_bytes: int, *, whole: bool) -> bytes | None:
+    """A file, or as much of it as it can be judged by; None if it is gone or no file any more."""
     try:
-        return read_head(Path(os.fsdecode(path.raw)), max_bytes)
+        return (read_head if whole else read_to_judge)(Path(os.fsdecode(path.raw)), max_bytes)
     except ToolError:
         return None
 

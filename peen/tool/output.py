@@ -20,8 +20,9 @@ _ESCAPES: Final = re.compile(
 )
 _ERASING: Final = re.compile(r"(?:\x1b\[|\x9b)[0-2]?[JK]")
 _ERASED: Final = "\x18"  # in their place for a while; it is invisible as well
+_SPACE: Final = " " + _ERASED
 _NO_LETTERS: Final = re.compile(r"[\W\d_]+")
-_REDRAWN: Final = "[... {} bytes of redrawn lines left out; tr '\\r' '\\n' would show them ...]\n"
+_REDRAWN: Final = "[... {} bytes of redrawn lines left out; peen job output and the REST API have them ...]\n"
 _INVISIBLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -117,21 +118,34 @@ def clean(text: str) -> str:
 
 def _drawn(row: str) -> tuple[str, int]:
     """What is left of a row that holds carriage returns, and how many bytes of text were drawn over."""
-    states = [state for state in row.split("\r") if state.strip(_ERASED)] if "\r" in row else [row]
+    if "\r" not in row:
+        return row, 0
+    parts = _erasing_told(row.split("\r"))
+    states = [part for part in parts if part.strip(_ERASED)]
     if len(states) < 2:
         return "".join(states), 0
-    if _are_lines(row, states):
+    if _are_lines(row, parts, states):
         return "\n".join(states), 0
-    hidden = [state.strip(" " + _ERASED) for state in states[:-1]]
-    return states[-1], sum(len(state.encode()) for state in hidden if state != states[-1].strip(" " + _ERASED))
+    hidden, last = [state.strip(_SPACE) for state in states[:-1]], states[-1].strip(_SPACE)
+    return states[-1], sum(len(state.encode()) for state in hidden if state != last)
 
 
-def _are_lines(row: str, states: Sequence[str]) -> bool:
+def _erasing_told(parts: list[str]) -> list[str]:
+    """The parts with `_ERASED` for those that do nothing but cover with blanks what was drawn before."""
+    told, drawn = [], 0
+    for part in parts:
+        covers = 0 < drawn <= len(part) and not part.strip(" ")
+        told.append(_ERASED if covers else part)
+        drawn = len(part) or drawn
+    return told
+
+
+def _are_lines(row: str, parts: Sequence[str], states: Sequence[str]) -> bool:
     """Whether these are lines rather than states of one line: nothing is erased, and most have other words.
 
     What counts or moves differs in digits and signs alone.
     """
-    if "\b" in row or _ERASED in row:
+    if "\b" in row or any(_ERASED in part for part in parts):
         return False
     words = {_NO_LETTERS.sub("", state) for state in states}
     return 2 * len(words - {""}) > len(states)

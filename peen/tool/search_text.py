@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from peen.tool.base import Tool, ToolArguments, ToolContext, ToolError, ToolResult
 from peen.tool.bounds import path_text, readable
-from peen.tool.content import SNIFFED_BYTES, foreign
-from peen.tool.filesystem import read_head, too_large
+from peen.tool.content import foreign
+from peen.tool.filesystem import read_to_judge, too_large
 from peen.tool.matches import MatchCollector, TextMatch
 from peen.tool.paths import require_regular, resolve_path, status_of
 from peen.tool.process import CHUNK_BYTES, OutputReader, Process, spawn
@@ -88,7 +88,7 @@ def _require_searchable(path: Path, context: ToolContext) -> None:
     require_regular(status, path)
     if status.st_size > context.settings.max_search_file_bytes:
         raise too_large(path, status.st_size, context.settings.max_search_file_bytes)
-    _require_text(path, read_head(path, SNIFFED_BYTES + 1))
+    _require_text(path, read_to_judge(path, context.settings.max_search_file_bytes))
 
 
 def _require_text(path: Path, data: bytes) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from types import FrameType
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +16,7 @@ from peen.tool.output import OutputCapture, Shown, clean, show
 
 
 def left_out(count: int) -> str:
-    return f"[... {count} bytes of redrawn lines left out; tr '\\r' '\\n' would show them ...]\n"
+    return f"[... {count} bytes of redrawn lines left out; peen job output and the REST API have them ...]\n"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,11 @@ def left_out(count: int) -> str:
         ("a\rb\rc\rdone\n", "a\nb\nc\ndone\n"),
         ("x=1\r\ry=2\r\nz\n", "x=1\ny=2\nz\n"),
         ("working\r", "working"),
+        ("A\r    \rB\r    \rdone\n", "done\n" + left_out(2)),
+        ("work\r    \r\ndone\n", "work\ndone\n"),
+        ("A\r\r \rB\n", "B\n" + left_out(1)),
+        ("first:\r  \r  second\r\r  third\r", "first:\n  \n  second\n  third"),
+        ("  \rfirst\rsecond\r", "  \nfirst\nsecond"),
         ("|\b/\b-\bok", "ok"),
         ("\b\bx", "x"),
         ("a\0b\x07c\td", "abc\td"),
@@ -48,9 +58,49 @@ def test_what_a_person_would_see_in_the_end_is_kept(raw: str, seen: str) -> None
     assert clean(raw) == seen
 
 
-def test_cleaning_takes_no_more_than_linear_time() -> None:
-    for piece in ("\r\x1b[K", "1\r", "\x18\r", "\x1b]", "\x1b[", "\b", "a\r", "\x1bP\x1b", "a\b", "\x1b[1"):
-        assert len(clean(piece * 50_000)) <= 100_000
+PIECES = ["1\r", " \r", "a\r", "\x18\r", "\x18 \r", "\r\x1b[K", "\b", "a\b", "1\r\b"]
+LAST = ["", "x" * 4000, " " * 4000, f" {'x' * 4000} ", "\x18 1" + " " * 4000]
+
+
+def characters_looked_at(text: str) -> int:
+    """The lengths of all strings together whose methods `clean` calls."""
+    count = 0
+
+    def look(_frame: FrameType, event: str, called: Any) -> None:
+        nonlocal count
+        if event == "c_call" and isinstance(owner := getattr(called, "__self__", None), str):
+            count += len(owner)
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        clean(text)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=repr)
+def test_every_character_is_looked_at_a_few_times_whatever_is_drawn(piece: str) -> None:
+    for last in LAST:
+        text = piece * 2000 + last
+
+        assert len(text) <= characters_looked_at(text) <= 12 * len(text), last[:3]
+
+
+@pytest.mark.parametrize("piece", ["\x1b]", "\x1b[", "\x1b[1", "\x1bP\x1b", "\x1b]0", "\x9b1 "], ids=repr)
+def test_escape_sequences_that_do_not_end_take_linear_time(piece: str) -> None:
+    # What an expression looks at cannot be counted. Sixteen times as much text would take 256 times as long.
+    assert least_cpu_s(piece * 8000) < 80 * least_cpu_s(piece * 500)
+
+
+def least_cpu_s(text: str) -> float:
+    taken = []
+    for _ in range(5):
+        began = time.thread_time()
+        clean(text)
+        taken.append(time.thread_time() - began)
+    return min(taken)
 
 
 LETTERS = st.text(st.sampled_from("abcdefgh "), min_size=1, max_size=8).filter(str.strip)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import codecs
 import os
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
 import trio
+from image_kit import PNG
 from tool_world import World
 
 from peen.tool.matches import MAX_TEXT_BYTES
@@ -117,6 +120,42 @@ async def test_in_a_walk_and_by_name_the_same_files_are_text_as_for_read_file(
     for name in ("early", "wide", "wide without NUL", "image"):
         for tool, arguments in (("searchText", {"pattern": "needle", "path": name}), ("editFile", edit(name))):
             assert (await world.refused(tool, **arguments)).startswith("binary: ")
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+LARGE_PNG = PNG[:33] + chunk(b"tEXt", b"Comment\0" + b"needle\n" * 3000) + PNG[33:]
+
+# None begins as UTF-8, so what comes behind the beginning counts as well.
+LATE_KINDS = [
+    ("binary", b"\xe9\n" + b"line\n" * 3000 + b"\0 needle\n" * 300, "holds NUL bytes"),
+    ("more matches than wanted", b"\xe9\n" + b"needle\n" * 3000 + b"\0", "holds NUL bytes"),
+    ("a large image", LARGE_PNG, "is an image (image/png)"),
+    ("a cut image", LARGE_PNG[:-20], "begins like an image (image/png)"),
+]
+
+
+@pytest.mark.parametrize(("_name", "content", "what"), LATE_KINDS, ids=[each[0] for each in LATE_KINDS])
+async def test_what_only_the_end_of_a_file_shows_to_be_no_text_is_known_to_all_tools(
+    world: World, _name: str, content: bytes, what: str
+) -> None:
+    at = world.file("f", content)
+
+    by_name = await world.refused("searchText", pattern="needle", path="f")
+    edited = await world.refused("editFile", **edit("f"))
+
+    assert by_name.startswith(f"binary: {at} {what}; search it with runCommand")
+    assert edited.startswith(f"binary: {at} {what} and cannot be edited")
+    assert await found(world, pattern="needle") == []
+
+
+async def test_latin_1_is_searched_however_long_it_is(world: World) -> None:
+    world.file("f", b"\xe9\n" + b"line\n" * 3000 + b"needle \xe9\n")
+
+    assert await found(world, pattern="needle", path="f") == [("f", 3002, "needle \ufffd")]
+    assert await found(world, pattern="needle") == [("f", 3002, "needle \ufffd")]
 
 
 def edit(name: str) -> dict[str, object]:

@@ -150,7 +150,10 @@ def _job(session_id: str, row: JobRow, now_ms: int) -> Job:
 
 def _lines(session_id: str, job_id: bytes, rows: Iterator[StoredPiece]) -> Iterator[JobOutputLine]:
     shown = str(UUID(bytes=job_id))
+    shown_ms, created_at = -1, ""
     for piece, created_at_ms in rows:
+        if created_at_ms != shown_ms:  # many lines are of one moment, and to format it takes longer than all else
+            shown_ms, created_at = created_at_ms, rfc3339(created_at_ms)
         data = piece.data.removesuffix(b"\n")
         try:
             content, is_text = data.decode(), True
@@ -165,7 +168,7 @@ def _lines(session_id: str, job_id: bytes, rows: Iterator[StoredPiece]) -> Itera
             content=content,
             continued=None if len(data) < len(piece.data) else True,
             encoding=None if is_text else "base64",
-            created_at=rfc3339(created_at_ms),
+            created_at=created_at,
         )
 
 
