@@ -155,7 +155,8 @@ class ChatTranslator:
     def _delta(self, delta: Delta, out: list[StreamEvent]) -> None:
         # Some servers send the same reasoning under several names.
         thinking = delta.reasoning_content or delta.reasoning or delta.thinking
-        if self._thought is not None:
+        thinks = delta.reasoning_content is not None or delta.reasoning is not None or delta.reasoning_details
+        if thinks and self._thought is not None:
             self._thought.take(delta)
         if thinking and (text := thinking if isinstance(thinking, str) else _said(thinking)):
             out.append(ThinkingDelta(text))
