@@ -475,6 +475,12 @@ def test_a_script_is_found_beside_the_configuration_or_by_its_absolute_path(depl
         ([{"name": "a", "type": "zai-coding"}], "apiKeyEnv is missing: without a baseUrl the provider is Z.ai"),
         ([{"name": "a", "type": "openai", "baseUrl": "http://x", "api": "chats"}], "'chat' nor 'responses'"),
         ([{"name": "a", "type": "zai-coding", "baseUrl": "http://x", "api": "chat"}], "api belongs to upstreams"),
+        ([{"name": "a", "type": "openai", "baseUrl": "http://x", "reasoning": "often"}], "'often' is none of"),
+        (
+            [{"name": "a", "type": "openai", "baseUrl": "http://x", "api": "responses", "reasoning": "calls"}],
+            "reasoning belongs to upstreams",
+        ),
+        ([{"name": "a", "type": "zai-coding", "baseUrl": "http://x", "reasoning": "calls"}], "reasoning belongs to"),
         ([{"name": "a", "type": "scripted", "stream": False}], "stream belongs to upstreams of a provider, not of"),
         ([{"name": "a", "type": "openai", "baseUrl": "http://x", "stream": "no"}], "[0].stream: expected `bool`, got"),
         ([{"name": "a", "type": "scripted", "script": "gone.yaml"}], "gone.yaml is not a file"),

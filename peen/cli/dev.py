@@ -43,6 +43,9 @@ def dev() -> None:
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--api-key", help="Refuse requests without this key.")
 @click.option("--strict/--no-strict", default=True, show_default=True, help="Refuse what a strict provider refuses.")
+@click.option(
+    "--wants-reasoning", is_flag=True, help="Refuse earlier answers without `reasoning_content`, where there are tools."
+)
 @click.option("--byte-by-byte", is_flag=True, help="Send streams one byte at a time.")
 @click.option("--crlf", is_flag=True, help="End the lines of streams with CR LF.")
 def upstream(
@@ -52,6 +55,7 @@ def upstream(
     host: str,
     api_key: str | None,
     strict: bool,
+    wants_reasoning: bool,
     byte_by_byte: bool,
     crlf: bool,
 ) -> None:
@@ -60,7 +64,9 @@ def upstream(
     Prints the base URL when it is ready and ends with SIGINT or SIGTERM. GET /dev/requests lists what was asked.
     """
     played = ScriptedUpstream("dev", None if script is None else load_script(script), with_demo=script is None)
-    options = Options(strict=strict, api_key=api_key, byte_by_byte=byte_by_byte, crlf=crlf)
+    options = Options(
+        strict=strict, api_key=api_key, wants_reasoning=wants_reasoning, byte_by_byte=byte_by_byte, crlf=crlf
+    )
     first, *also = (make() for make in _WIRES[wire])
     server = UpstreamServer(played, first, SystemEntropy(), options, also=also)
     sys.setswitchinterval(0.0002)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from peen.model.encoded import EncodedConversations
 from peen.model.images import data_url, filled
@@ -26,15 +27,16 @@ class ChatBodies:
         output_limit_field: str = "max_tokens",
         stream: bool = True,
         more: Mapping[str, Any] = _NOTHING_MORE,
-        reasoning_of: Callable[[MessageRecord, str], str | None] | None = None,
+        reasoning_of: Callable[[MessageRecord, str], tuple[str, Raw | str] | None] | None = None,
     ) -> None:
         """`output_limit_field` is the name under which the provider takes the limit on output tokens.
 
         `more` goes into every request. `reasoning_of` gives the reasoning of an answer that the model of this name
-        gets back, as `reasoning_content`; without it, none goes back.
+        gets back, with the name of its field; without it, none goes back.
         """
         self._limit_field, self._stream, self._more = output_limit_field, stream, more
         self._reasoning_of = reasoning_of
+        self._fills: set[str] = set()
         self._conversations = EncodedConversations(self._message)
         self._tools: tuple[Sequence[ToolDefinition], bytes] = ((), b"")
 
@@ -58,6 +60,17 @@ class ChatBodies:
         parts += (encoded, b"]}")
         return filled(b"".join(parts), request.images)
 
+    def fill(self, model_id: str) -> bool:
+        """From now on answers without reasoning go to this model with an empty `reasoning_content`.
+
+        Whether that changes anything.
+        """
+        if self._reasoning_of is None or model_id in self._fills:
+            return False
+        self._fills.add(model_id)
+        self._conversations = EncodedConversations(self._message)
+        return True
+
     def _encoded_tools(self, tools: Sequence[ToolDefinition]) -> bytes:
         if self._tools[0] is not tools:
             self._tools = (tools, _encode([{"type": "function", "function": tool} for tool in tools]))
@@ -69,14 +82,24 @@ class ChatBodies:
         if message.images:
             parts = [_encode({"type": "text", "text": message.content}), *map(_image, message.images)]
             return b'{"role":"%b","content":[%b]}' % (message.role.encode(), b",".join(parts))
+        if message.role == "system":
+            return _encode({"role": "user", "content": said_by_system(message)})
         said: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.role == "assistant":
-            if self._reasoning_of is not None and (reasoning := self._reasoning_of(message, model_id)):
-                said["reasoning_content"] = reasoning
+            reasoning = None if self._reasoning_of is None else self._reasoning_of(message, model_id)
+            if reasoning is not None:
+                said[reasoning[0]] = reasoning[1]
+            elif model_id in self._fills:
+                said["reasoning_content"] = ""
             if message.tool_calls:
                 said["content"] = message.content or None
                 said["tool_calls"] = [_call(call) for call in message.tool_calls]
         return _encode(said)
+
+
+def said_by_system(message: MessageRecord) -> str:
+    """A system message as text of the user: templates of many models take one at the very beginning only."""
+    return f"<system>\n{message.content}\n</system>"
 
 
 def arguments_text(call: ToolCallRecord) -> str:

@@ -8,7 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from peen.errors import ModelError
-from peen.model.chatwire import CallPiece, Choice, Chunk, Delta, ErrorObject, Part, decode_chunk
+from peen.model.chatlenient import odd_chunk
+from peen.model.chatthought import Thought
+from peen.model.chatwire import CallPiece, Choice, Chunk, Delta, ErrorObject, FunctionDelta, Part, decode_chunk
 from peen.model.fold import LENGTH
 from peen.model.refusal import stream_error
 from peen.model.sse import SseEvent
@@ -17,6 +19,7 @@ from peen.model.stream import (
     CallStarted,
     CallStopped,
     Finished,
+    ReasoningKept,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -60,8 +63,10 @@ class _Call:
 class ChatTranslator:
     """Reads the chunks of one answer in their order."""
 
-    def __init__(self, model_id: str, *, hide: Hide = lambda error: error) -> None:
+    def __init__(self, model_id: str, *, hide: Hide = lambda error: error, keeps: bool = True) -> None:
+        """`keeps`: the reasoning of the answer may go back to its model, so it is kept under the name of its field."""
         self._model, self._hide = model_id, hide
+        self._thought = Thought() if keeps else None
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[tuple[int | None, str], _Call] = {}
@@ -115,7 +120,7 @@ class ChatTranslator:
         try:
             return decode_chunk(data)
         except msgspec.ValidationError:
-            raise
+            return odd_chunk(data)
         except (msgspec.DecodeError, UnicodeError):
             chunk = decode_with_halves(data, Chunk)
             self.has_halves = True
@@ -133,6 +138,8 @@ class ChatTranslator:
             raise stream_error("the model ended with an error")
         if reason in _LENGTH_WORDS:
             reason = LENGTH
+        if reason == "function_call" and not self._calls:
+            raise _old_call()
         self._start_held(out)
         if reason not in _BROKEN_OFF:
             out.extend(CallStopped(call.index) for call in self._calls)
@@ -140,11 +147,17 @@ class ChatTranslator:
 
     def _end(self, reason: str, out: list[StreamEvent]) -> None:
         self.ended = True
+        item = None if self._thought is None else self._thought.item()
+        if item is not None:
+            out.append(ReasoningKept(item))
         out.append(Finished(reason=reason, response_model=self._model))
 
     def _delta(self, delta: Delta, out: list[StreamEvent]) -> None:
         # Some servers send the same reasoning under several names.
         thinking = delta.reasoning_content or delta.reasoning or delta.thinking
+        thinks = delta.reasoning_content is not None or delta.reasoning is not None or delta.reasoning_details
+        if thinks and self._thought is not None:
+            self._thought.take(delta)
         if thinking and (text := thinking if isinstance(thinking, str) else _said(thinking)):
             out.append(ThinkingDelta(text))
         if delta.content:
@@ -158,11 +171,13 @@ class ChatTranslator:
             touched: list[_Call] = []
             for piece in delta.tool_calls:
                 touched.append(self._call_piece(piece, touched, out))
+        elif isinstance(delta.function_call, dict) and delta.function_call.get("name"):
+            raise _old_call()
 
     def _call_piece(self, piece: CallPiece, touched: list[_Call], out: list[StreamEvent]) -> _Call:
-        function = piece.function
-        name = (function.name if function is not None else None) or ""
-        given = function.arguments if function is not None else None
+        function = piece.function or FunctionDelta(piece.name, piece.arguments)
+        name = function.name or ""
+        given = function.arguments
         # An object comes whole, but an empty one is what some servers begin with before they send text.
         arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode() if given else ""
         call = self._known(piece, name, arguments, touched)
@@ -225,6 +240,14 @@ class ChatTranslator:
 
     def _last(self) -> _Call | None:
         return self._calls[-1] if self._calls else None
+
+
+def _old_call() -> ModelError:
+    return ModelError(
+        "the provider calls a tool by `function_call`, a form that was replaced by `tool_calls` and is not understood",
+        kind="bad_response",
+        retryable=False,
+    )
 
 
 def error_in(data: bytes) -> ErrorObject | str:

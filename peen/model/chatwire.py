@@ -26,9 +26,13 @@ class FunctionDelta(Struct, frozen=True):
 
 
 class CallPiece(Struct, frozen=True):
+    """`name` and `arguments` are those of a function that some servers leave the envelope out of."""
+
     index: int | None = None
     id: str | None = None
     function: FunctionDelta | None = None
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
 
 
 class Delta(Struct, frozen=True):
@@ -37,9 +41,12 @@ class Delta(Struct, frozen=True):
     content: str | list[Part | str] | None = None
     reasoning_content: str | None = None
     reasoning: str | dict[str, Any] | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
     thinking: str | dict[str, Any] | None = None
     refusal: str | None = None
     tool_calls: list[CallPiece] | None = None
+    function_call: Any = None
+    """A call in the form that came before `tool_calls`."""
 
 
 class Choice(Struct, frozen=True):
@@ -66,16 +73,20 @@ class UsageReport(Struct, frozen=True):
     prompt_cache_hit_tokens: int | None = None
 
     def usage(self) -> Usage:
-        """What is known stays known, and nothing else becomes zero."""
+        """What is known stays known, and nothing else becomes zero: a negative number says nothing."""
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
-        cached = None if prompt is None else prompt.cached_tokens
+        cached = _known(None if prompt is None else prompt.cached_tokens)
         return Usage(
-            prompt=self.prompt_tokens,
-            completion=self.completion_tokens,
-            reasoning=None if completion is None else completion.reasoning_tokens,
-            cache_read=self.prompt_cache_hit_tokens if cached is None else cached,
-            cache_write=None if prompt is None else prompt.cache_write_tokens,
+            prompt=_known(self.prompt_tokens),
+            completion=_known(self.completion_tokens),
+            reasoning=_known(None if completion is None else completion.reasoning_tokens),
+            cache_read=_known(self.prompt_cache_hit_tokens) if cached is None else cached,
+            cache_write=_known(None if prompt is None else prompt.cache_write_tokens),
         )
+
+
+def _known(tokens: int | None) -> int | None:
+    return None if tokens is None or tokens < 0 else tokens
 
 
 class ErrorObject(Struct, frozen=True):
@@ -127,4 +138,5 @@ class ModelPage(Struct, frozen=True):
 
 decode_chunk: Final = msgspec.json.Decoder(Chunk).decode
 decode_failure: Final = msgspec.json.Decoder(Failure).decode
+decode_failures: Final = msgspec.json.Decoder(list[Failure]).decode
 decode_models: Final = msgspec.json.Decoder(ModelPage).decode

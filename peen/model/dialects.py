@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from msgspec import Raw
+
 from peen.model.chatbody import ChatBodies
 from peen.model.chatstream import ChatTranslator, Hide
 from peen.model.effort import openai_levels, zai_levels
 from peen.model.reader import Translator
+from peen.model.reasoning import chat_field, items_for
 from peen.model.responsesbody import ResponsesBodies
 from peen.model.responsesstream import ResponsesTranslator
 from peen.model.stream import ModelRequest
@@ -22,6 +25,9 @@ DEFAULT_BASE_URLS: Final = {
 }
 CHAT: Final = "chat"
 RESPONSES: Final = "responses"
+ALWAYS: Final = "always"
+CALLS: Final = "calls"
+NEVER: Final = "never"
 
 
 class Bodies(Protocol):
@@ -33,12 +39,16 @@ class Bodies(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`path` lies below the base URL; `levels` gives the reasoning efforts that a model takes."""
+    """`path` lies below the base URL; `levels` gives the reasoning efforts that a model takes.
+
+    `fill` has answers without reasoning sent to a model with an empty one; whether that changes anything.
+    """
 
     path: str
     bodies: Bodies
     translator: Callable[[str, Hide], Translator]
     levels: Callable[[str], tuple[str, ...] | None]
+    fill: Callable[[str], bool] = lambda _model: False
 
 
 def dialect_of(config: UpstreamConfig, *, is_openai: bool) -> Dialect:
@@ -47,26 +57,43 @@ def dialect_of(config: UpstreamConfig, *, is_openai: bool) -> Dialect:
         return _zai(config)
     if config.api == RESPONSES:
         return _responses(config, is_openai=is_openai)
-    limit = "max_completion_tokens" if is_openai else "max_tokens"
-    return _chat(ChatBodies(output_limit_field=limit, stream=config.stream), openai_levels)
+    returns = config.reasoning or ALWAYS
+
+    def kept(message: MessageRecord, model_id: str) -> tuple[str, Raw] | None:
+        if returns == CALLS and not message.tool_calls:
+            return None
+        return chat_field(items_for(message, upstream=config.name, model=model_id))
+
+    bodies = ChatBodies(
+        output_limit_field="max_completion_tokens" if is_openai else "max_tokens",
+        stream=config.stream,
+        reasoning_of=None if returns == NEVER else kept,
+    )
+    return _chat(bodies, openai_levels, keeps=returns != NEVER, fill=returns == ALWAYS)
 
 
-def _chat(bodies: ChatBodies, levels: Callable[[str], tuple[str, ...] | None]) -> Dialect:
-    return Dialect("chat/completions", bodies, lambda model_id, hide: ChatTranslator(model_id, hide=hide), levels)
+def _chat(
+    bodies: ChatBodies, levels: Callable[[str], tuple[str, ...] | None], *, keeps: bool, fill: bool = False
+) -> Dialect:
+    def translator(model_id: str, hide: Hide) -> Translator:
+        return ChatTranslator(model_id, hide=hide, keeps=keeps)
+
+    return Dialect("chat/completions", bodies, translator, levels, bodies.fill if fill else lambda _model: False)
 
 
 def _zai(config: UpstreamConfig) -> Dialect:
     """Z.ai's models think always, and want what they thought back for as long as the conversation goes on."""
 
-    def thought(message: MessageRecord, model_id: str) -> str | None:
-        return message.thinking if message.model == f"{config.name}/{model_id}" else None
+    def thought(message: MessageRecord, model_id: str) -> tuple[str, str] | None:
+        is_own = message.model == f"{config.name}/{model_id}"
+        return ("reasoning_content", message.thinking) if is_own and message.thinking else None
 
     bodies = ChatBodies(
         stream=config.stream,
         more={"thinking": {"type": "enabled", "clear_thinking": False}},
         reasoning_of=thought,
     )
-    return _chat(bodies, zai_levels)
+    return _chat(bodies, zai_levels, keeps=False)  # it is stored as text already
 
 
 def _responses(config: UpstreamConfig, *, is_openai: bool) -> Dialect:

@@ -178,8 +178,12 @@ class Fold:
 
 
 def merge_usage(before: Usage, report: Usage) -> Usage:
-    """`before` with every field that `report` knows replaced."""
-    known = {name: value for name in Usage.__struct_fields__ if (value := getattr(report, name)) is not None}
+    """`before` with every field that `report` knows replaced; a zero takes nothing back that was reported."""
+    known = {
+        name: value
+        for name in Usage.__struct_fields__
+        if (value := getattr(report, name)) is not None and (value > 0 or getattr(before, name) is None)
+    }
     return msgspec.structs.replace(before, **known)
 
 

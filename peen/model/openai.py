@@ -20,6 +20,7 @@ from peen.model.effort import fit
 from peen.model.images import named
 from peen.model.openaimodels import by_preference
 from peen.model.reader import MAX_BODY_BYTES, AnswerReader
+from peen.model.reasoningerrors import misses_reasoning, with_remedy
 from peen.model.refusal import status_error, unexpected_page
 from peen.model.replies import error_body, whole_body, without_key
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
@@ -53,6 +54,7 @@ class OpenAiUpstream:
             "user-agent": f"peen/{__version__}",
             **({} if key is None else {"authorization": f"Bearer {key}"}),
         }
+        self._speaks_chat = config.type == "openai" and config.api != RESPONSES
         self._efforts: dict[tuple[str, str], str | None] = {}
 
     @property
@@ -96,15 +98,29 @@ class OpenAiUpstream:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[StreamEvent]]:
-        body = self._dialect.bodies.body(request, self._effort(request))
-        async with self._transport.send("POST", self._answer_url, self._headers, body) as reply:
-            if reply.status != 200:
-                raise named(await self._status_error(reply), body)
-            content_type = reply.headers.get("content-type", "").lower()
-            if "html" in content_type:
-                raise unexpected_page(content_type, await error_body(reply, self._key), place=self._place)
-            # What else the body is called says little: servers name streams `application/json`, and the reverse.
-            yield AnswerReader(reply, self._dialect.translator(request.model_id, self._hide), self._place)
+        """See `Upstream.stream`. A provider that misses the reasoning of an answer which has none gets an empty one.
+
+        Some want one of every answer, also of those that another model has given.
+        """
+        effort = self._effort(request)
+        for _ in range(2):
+            body = self._dialect.bodies.body(request, effort)
+            async with self._transport.send("POST", self._answer_url, self._headers, body) as reply:
+                if reply.status == 200:
+                    yield await self._events(reply, request)
+                    return
+                error = named(await self._status_error(reply), body)
+            if not (misses_reasoning(error) and self._dialect.fill(request.model_id)):
+                break
+            log.info("answers without reasoning are sent with an empty one", model=request.model_id)
+        raise with_remedy(error) if self._speaks_chat else error
+
+    async def _events(self, reply: Reply, request: ModelRequest) -> AnswerReader:
+        content_type = reply.headers.get("content-type", "").lower()
+        if "html" in content_type:
+            raise unexpected_page(content_type, await error_body(reply, self._key), place=self._place)
+        # What else the body is called says little: servers name streams `application/json`, and the reverse.
+        return AnswerReader(reply, self._dialect.translator(request.model_id, self._hide), self._place)
 
     async def aclose(self) -> None:
         """Close the connections that are kept open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,7 @@ import msgspec
 import trio
 
 from peen.errors import ModelError
-from peen.model.refusal import looks_like_html, unexpected_page
+from peen.model.refusal import looks_like_html, unexpected_page, unexpected_text
 from peen.model.sse import SseEvent, SseParser
 from peen.model.stream import StreamEvent
 from peen.model.surrogates import Mender
@@ -23,6 +24,7 @@ CLOSE_S: Final = 0.1
 """How long it waits behind the last event, when only the connection's further use is at stake."""
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """The longest document that is read in the place of a stream."""
+_SSE_LINE: Final = re.compile(rb":|(?:data|event|id|retry)\s*(?::|$)")
 _DONE: Final = b"[DONE]"
 _BOM: Final = b"\xef\xbb\xbf"
 
@@ -150,7 +152,9 @@ class AnswerReader:
         if looks_like_html(body):
             raise unexpected_page(self._reply.headers.get("content-type", ""), body, place=self._place)
         if not body.startswith((b"{", b"[")):
-            return
+            if body and _SSE_LINE.match(body) is None:
+                raise unexpected_text(place=self._place)
+            return  # a stream that was cut in its first event
         try:
             self._pass_on(partial(self._translator.read_whole, body))
         except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:

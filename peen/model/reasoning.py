@@ -15,9 +15,17 @@ class _Item(Struct, frozen=True):
     type: str = ""
 
 
+class ChatReasoning(Struct, frozen=True, tag_field="type", tag="chat_reasoning"):
+    """The reasoning of a chat completions answer: the field that it came in, and what stood there."""
+
+    field: str
+    value: Raw
+
+
 _encode: Final = msgspec.json.encode
 _decode: Final = msgspec.json.Decoder(ProviderReasoning).decode
 _decode_item: Final = msgspec.json.Decoder(_Item).decode
+_decode_chat: Final = msgspec.json.Decoder(ChatReasoning).decode
 
 
 def kept_reasoning(items: Sequence[Raw], *, upstream: str, model: str) -> Raw:
@@ -47,3 +55,17 @@ def type_of(item: Raw) -> str:
         return _decode_item(item).type
     except msgspec.DecodeError:
         return ""
+
+
+def chat_item(field: str, value: object) -> Raw:
+    """What an answer of chat completions keeps of its reasoning; `value` is the whole of what stood in `field`."""
+    return Raw(_encode(ChatReasoning(field, Raw(_encode(value)))))
+
+
+def chat_field(items: Sequence[Raw]) -> tuple[str, Raw] | None:
+    """Field and JSON of the reasoning in `items`; None where they are of another dialect."""
+    try:
+        found = [_decode_chat(item) for item in items]
+    except msgspec.DecodeError:
+        return None
+    return (found[0].field, found[0].value) if len(found) == 1 else None

@@ -12,20 +12,23 @@ from typing import Final
 import msgspec
 
 from peen.errors import ModelError
-from peen.model.chatwire import ErrorObject, decode_failure
+from peen.model.chatwire import ErrorObject, decode_failure, decode_failures
+from peen.model.wordings import (
+    QUOTA_NAMES,
+    TOO_LONG_NAMES,
+    says_no_quota,
+    says_too_long,
+    says_too_much_at_once,
+    told_wait_ms,
+)
 
 MAX_TEXT: Final = 500
 """Characters of a provider's own words; the rest is cut."""
 
-_QUOTA: Final = frozenset({
-    "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
-    "insufficient_credits", "exceeded_current_quota_error",
-})  # fmt: skip
 TOO_LONG: Final = "context_length_exceeded"
 """Kind of the error when a request is longer than the model's context window."""
-_TOO_LONG: Final = re.compile(
-    r"context_length_exceeded|maximum context length|context window|context size|prompt is too long", re.IGNORECASE
-)
+_JUDGED: Final = (400, 403, 422, 500)
+"""Statuses of a request that is too long; some gateways pass the words on with their own 500."""
 _RATE: Final = frozenset({"rate_limit_exceeded", "rate_limit_error", "rate_limited", "too_many_requests"})
 _OUR_FAULT: Final = frozenset({
     "invalid_request_error", "invalid_api_key", "authentication_error", "permission_error", "not_found_error",
@@ -45,7 +48,8 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, *, now_ms
         return ModelError(text, kind="invalid_request", retryable=False, status=status)
     error = _failure_of(body)
     words = _words(error, body) or "no reason given"
-    kind, retryable = _by_status(status, error, words)
+    text = error.message or words
+    kind, retryable = _by_status(status, error, text)
     if isinstance(error.param, str) and error.param.startswith("messages") and error.param not in words:
         words = f"{words} ({_cut(error.param)})"
     return ModelError(
@@ -53,34 +57,39 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, *, now_ms
         kind=kind,
         retryable=retryable,
         status=status,
-        retry_after_ms=retry_after_ms(headers, now_ms=now_ms) if retryable else None,
+        retry_after_ms=_wait_ms(headers, text, now_ms=now_ms) if retryable else None,
     )
 
 
 def stream_error(error: ErrorObject | str) -> ModelError:
-    """The error that a provider put into a stream which had begun with status 200."""
+    """The error that a provider put into a stream which had begun with status 200.
+
+    A number in it may be that of a status, which says what the error is; the answer itself had another one.
+    """
     given = error if isinstance(error, ErrorObject) else ErrorObject(message=error)
     words = _cut(given.message or "") or str(given.code or given.type or "no reason given")
     names = _names(given)
     code = given.code
     status = int(code) if code is not None and re.fullmatch(r"[45]\d\d", str(code)) else None
     if status is not None:
-        kind, retryable = _by_status(status, given, words)
-    elif names & _QUOTA:
+        kind, retryable = _by_status(status, given, given.message or words)
+    elif names & QUOTA_NAMES:
         kind, retryable = "quota_exhausted", False
     elif names & _RATE:
-        kind, retryable = "rate_limited", True
-    elif _TOO_LONG.search(f"{code} {words}"):
+        kind, retryable = _by_status(429, given, given.message or words)
+    elif _is_too_long(given, words):
         kind, retryable = TOO_LONG, False
+    elif says_no_quota(words):
+        kind, retryable = "quota_exhausted", False
     else:
         ours = bool(names & _OUR_FAULT)
         kind, retryable = ("invalid_request", False) if ours else ("server_error", True)
-    return ModelError(f"the provider broke off its answer: {words}", kind=kind, retryable=retryable, status=status)
+    return ModelError(f"the provider broke off its answer: {words}", kind=kind, retryable=retryable)
 
 
 def is_too_long(words: str) -> bool:
     """Whether a provider's words say that a request is longer than the model's context window."""
-    return _TOO_LONG.search(words) is not None
+    return says_too_long(words)
 
 
 def unexpected_page(content_type: str, body: bytes, *, place: str) -> ModelError:
@@ -88,6 +97,12 @@ def unexpected_page(content_type: str, body: bytes, *, place: str) -> ModelError
     what = "a web page" if looks_like_html(body) else f"content of type {_cut(content_type) or 'unknown'}"
     title = _title(body)
     text = f"{place} answered with {what}{f' ({title!r})' if title else ''} in place of a model's answer; check baseUrl"
+    return ModelError(text, kind="bad_response", retryable=False, status=200)
+
+
+def unexpected_text(*, place: str) -> ModelError:
+    """Status 200 and some text, but neither a stream nor JSON."""
+    text = f"{place} answered with text that is neither a stream nor JSON in place of a model's answer; check baseUrl"
     return ModelError(text, kind="bad_response", retryable=False, status=200)
 
 
@@ -123,10 +138,17 @@ def _number(text: str | None, *, scale: int = 1) -> int | None:
 
 
 def _by_status(status: int, error: ErrorObject, words: str) -> tuple[str, bool]:
+    """Kind, and whether another attempt may help. `words` are all that the provider says."""
     names = _names(error)
-    if names & _QUOTA or status == 402:
+    if names & QUOTA_NAMES or status == 402 or (status in (400, 403, 429) and says_no_quota(words)):
         return "quota_exhausted", False
+    if status == 413 or (status in _JUDGED and _is_too_long(error, words)):
+        # A limit on bytes is met by what meets one on tokens.
+        return TOO_LONG, False
     if status == 429:
+        # More than a whole minute's tokens at once: no wait helps.
+        if says_too_much_at_once(words):
+            return TOO_LONG, False
         return "rate_limited", True
     if status == 408:
         return "timeout", True
@@ -134,19 +156,28 @@ def _by_status(status: int, error: ErrorObject, words: str) -> tuple[str, bool]:
         return "server_error", True
     if status in (401, 403):
         return "unauthorized", False
-    if status in (400, 413, 422) and _TOO_LONG.search(f"{error.code} {words}"):
-        return TOO_LONG, False
     return "invalid_request", False
 
 
+def _is_too_long(error: ErrorObject, words: str) -> bool:
+    return bool(_names(error) & TOO_LONG_NAMES) or says_too_long(words)
+
+
+def _wait_ms(headers: Mapping[str, str], words: str, *, now_ms: int) -> int | None:
+    """The wait that is asked for by a header, or else in words."""
+    asked_ms = retry_after_ms(headers, now_ms=now_ms)
+    return told_wait_ms(words) if asked_ms is None else asked_ms
+
+
 def _names(error: ErrorObject) -> set[str]:
-    return {name.lower() for name in (error.type, error.code) if isinstance(name, str)}
+    return {str(name).lower() for name in (error.type, error.code) if name is not None}
 
 
 def _failure_of(body: bytes) -> ErrorObject:
     try:
-        found = decode_failure(body)
-    except (msgspec.DecodeError, RecursionError):
+        # Google puts its error into a list of one.
+        found = decode_failures(body)[0] if body.lstrip().startswith(b"[") else decode_failure(body)
+    except (msgspec.DecodeError, RecursionError, IndexError):
         return ErrorObject()
     if isinstance(found.error, ErrorObject):
         return found.error

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from peen.model.chatbody import arguments_text
+from peen.model.chatbody import arguments_text, said_by_system
 from peen.model.encoded import EncodedConversations
 from peen.model.images import data_url, filled
 from peen.model.reasoning import items_for, type_of
@@ -88,6 +88,8 @@ class ResponsesBodies:
         if message.images:
             parts = [_encode({"type": "input_text", "text": message.content}), *map(_image, message.images)]
             return b'{"type":"message","role":"%b","content":[%b]}' % (message.role.encode(), b",".join(parts))
+        if message.role == "system":
+            return _encode({"type": "message", "role": "user", "content": said_by_system(message)})
         spoken = _encode({"type": "message", "role": message.role, "content": message.content})
         if message.role != "assistant":
             return spoken

@@ -48,6 +48,8 @@ _TAIL: Final = """\
 | `baseUrl` | Address of the provider: of `openai` and `zai-coding` up to and with its version (`/v1`), of `anthropic` \
 without it. Default: that of OpenAI, Z.ai or Anthropic. |
 | `api` | Of `openai`: `chat` (chat completions, the default) or `responses`. |
+| `reasoning` | Of `openai` with chat completions: which answers go back to their model with their reasoning, \
+`always` (the default), `calls` or `never`, see [Models](models.md). |
 | `stream` | Not of `scripted`: `false` asks for each answer in one piece. |
 | `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
 | `imageInput` | `false` marks every model of the upstream as text-only. |

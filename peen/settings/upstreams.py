@@ -19,6 +19,7 @@ EMBEDDED: Final = UpstreamConfig(name="scripted", type="scripted")
 EMBEDDED_MODEL: Final = "scripted/demo"
 
 _APIS: Final = ("chat", "responses")
+_REASONING: Final = ("always", "calls", "never")
 _OWNERS: Final = {"anthropic": "Anthropic", "openai": "OpenAI", "zai-coding": "Z.ai"}
 """Who is behind the own address of a type."""
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -111,6 +112,10 @@ def _check_remote_fields(entry: UpstreamConfig) -> None:
         raise ValueError(f"api belongs to upstreams of the type 'openai', not {entry.type!r}")
     if entry.api is not None and entry.api not in _APIS:
         raise ValueError(f"api {entry.api!r} is neither {' nor '.join(map(repr, _APIS))}")
+    if entry.reasoning is not None and (entry.type != "openai" or entry.api == "responses"):
+        raise ValueError("reasoning belongs to upstreams of the type 'openai' that speak chat completions")
+    if entry.reasoning is not None and entry.reasoning not in _REASONING:
+        raise ValueError(f"reasoning {entry.reasoning!r} is none of {', '.join(map(repr, _REASONING))}")
     if not entry.stream and owner is None:
         raise ValueError(f"stream belongs to upstreams of a provider, not of the type {entry.type!r}")
 

@@ -16,7 +16,8 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
 
     `api` is `chat` (the default) or `responses`; without `stream` answers are asked for whole. `prices` are by names of
-    models, which may hold `*`.
+    models, which may hold `*`. `reasoning` is which answers of chat completions go back with theirs: `always` (the
+    default), `calls` or `never`.
     """
 
     name: str
@@ -26,6 +27,7 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     image_input: bool = True
     script: str | None = None
     api: str | None = None
+    reasoning: str | None = None
     stream: bool = True
     prices: dict[str, Price] = {}
 

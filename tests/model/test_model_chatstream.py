@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Raw
 
 from peen.errors import ModelError
 from peen.model.chatstream import ChatTranslator
@@ -14,6 +15,7 @@ from peen.model.stream import (
     CallStarted,
     CallStopped,
     Finished,
+    ReasoningKept,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -83,6 +85,7 @@ def test_an_answer_comes_as_thinking_text_calls_usage_and_end() -> None:
         CallDelta(0, '{"path":'),
         CallDelta(0, '"a"}'),
         CallStopped(0),
+        ReasoningKept(Raw(b'{"type":"chat_reasoning","field":"reasoning_content","value":"hm"}')),
         Finished("tool_calls", "m-1"),
         UsageReported(Usage(prompt=7, completion=3)),
     ]

@@ -89,7 +89,7 @@ def test_a_request_of_the_responses_api_keeps_nothing_at_the_provider() -> None:
             {"type": "message", "role": "assistant", "content": "I read."},
             {"type": "function_call", "call_id": "a", "name": "readFile", "arguments": '{"p":1}'},
             {"type": "function_call_output", "call_id": "a", "output": "result a"},
-            {"type": "message", "role": "system", "content": "stopped"},
+            {"type": "message", "role": "user", "content": "<system>\nstopped\n</system>"},
             {"type": "message", "role": "assistant", "content": "well"},
             {"type": "message", "role": "user", "content": "go"},
         ],

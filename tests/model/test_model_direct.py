@@ -395,7 +395,7 @@ def test_a_worker_imports_nothing_that_a_plain_provider_does_not_need() -> None:
     program = (
         "import sys, peen.worker.main\n"
         "from peen.model.registry import Models\n"
-        "from peen.wire.worker import UpstreamConfig\n"
+        "from peen.wire.launch import UpstreamConfig\n"
         "Models.build([UpstreamConfig(name='u', type='openai', base_url='https://host/v1')], {})\n"
         "print(sorted({'httpx', 'httpcore', 'anyio', 'certifi', 'h11'} & set(sys.modules)))"
     )

@@ -170,6 +170,17 @@ def test_later_usage_completes_the_earlier_one_even_after_the_end() -> None:
     assert answer.usage == Usage(prompt=10, completion=7, cache_read=4)
 
 
+def test_a_zero_takes_nothing_back_that_was_reported() -> None:
+    answer = fold(
+        UsageReported(Usage(prompt=0, reasoning=0)),
+        UsageReported(Usage(prompt=50, completion=5)),
+        STOP,
+        UsageReported(Usage(prompt=0, completion=0, cache_read=0)),
+    )
+
+    assert answer.usage == Usage(prompt=50, completion=5, reasoning=0, cache_read=0)
+
+
 @pytest.mark.parametrize(
     "events",
     [

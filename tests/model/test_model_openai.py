@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from peen.entropy import SeededEntropy
 from peen.errors import ModelError
+from peen.execution.attempts import Attempts
 from peen.model.chatbody import ChatBodies
 from peen.model.encoded import KEPT
 from peen.model.fold import Answer, Fold
@@ -20,9 +21,10 @@ from peen.model.openai import OpenAiUpstream
 from peen.model.reader import CLOSE_S, USAGE_S
 from peen.model.replies import ERROR_BODY_S
 from peen.model.stream import ModelRequest
+from peen.store.spending import is_cost_known
 from peen.wire.launch import UpstreamConfig
 from peen.wire.model import ToolDefinition
-from peen.wire.records import MessageRecord, ToolCallRecord, Usage
+from peen.wire.records import MessageRecord, ModelProgress, ToolCallRecord, Usage
 
 USER = MessageRecord(role="user", content="go")
 TOOL = ToolDefinition(name="readFile", description="Read.", parameters=msgspec.Raw(b'{"type":"object"}'))
@@ -163,7 +165,7 @@ async def test_a_request_holds_everything_in_the_providers_words() -> None:
                 ],
             },
             {"role": "tool", "tool_call_id": "c", "content": "text"},
-            {"role": "system", "content": "stopped"},
+            {"role": "user", "content": "<system>\nstopped\n</system>"},
             {"role": "assistant", "content": "well"},
             {"role": "user", "content": "go"},
         ],
@@ -364,7 +366,7 @@ async def test_the_last_event_of_a_response_is_the_end_of_its_stream(autojump_cl
         ((TEXT, Broken()), "transport"),
         ((Broken(),), "transport"),
         ((TEXT, b"data: not json\n\n"), "bad_stream"),
-        ((TEXT, b'data: {"choices":[{"delta":{"content":7}}]}\n\n'), "bad_stream"),
+        ((TEXT, b'data: {"choices":[{"delta":{"content":7}}]}\n\n'), "stream_cut"),
         ((TEXT, b'data: {"model":"\xff"}\n\n'), "bad_stream"),
         ((b'data: {"x":' + b"[" * 100_000 + b"\n\n",), "bad_stream"),
         ((TEXT, END, TEXT), "bad_stream"),
@@ -515,3 +517,24 @@ async def test_a_list_that_cannot_be_had_says_why(reply: FakeReply, problem: str
 
     assert problem in str(caught.value)
     assert transport.closed == 1
+
+
+# --- the audit ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_error_that_names_a_status_inside_an_answer_leaves_the_answers_own_and_its_cost_unknown() -> None:
+    async def tell(_news: ModelProgress) -> None:
+        raise AssertionError("a first attempt is known without a word")
+
+    error = b'data: {"error":{"code":502,"message":"upstream died"}}\n\n'
+    attempts = Attempts("r0.model", tell=tell, entropy=SeededEntropy(1), sequence=lambda: 0)
+    await attempts.begin(0)
+    async with upstream(FakeTransport(FakeReply(error))).stream(request()) as events:
+        attempts.answered(events, Fold("made"))
+        with pytest.raises(ModelError) as caught:
+            await anext(events)
+    attempts.fail(caught.value)
+
+    (call,) = attempts.calls
+    assert (call.status, call.failure_kind, caught.value.retryable) == (200, "server_error", True)
+    assert not is_cost_known(call, cost=None)

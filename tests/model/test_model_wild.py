@@ -17,6 +17,7 @@ from peen.model.anthropic import AnthropicUpstream
 from peen.model.direct import DirectTransport
 from peen.model.fold import Answer, Fold
 from peen.model.openai import OpenAiUpstream
+from peen.model.reasoning import chat_item
 from peen.model.script import Script, load_script
 from peen.model.scripted import ScriptedUpstream
 from peen.model.stream import ModelRequest, Upstream
@@ -55,6 +56,10 @@ def calls(*pairs: tuple[str, str], text: str = "", finish: str = "tool_calls", *
     return Want(text, finish, pairs, **more)
 
 
+def chat_kept(field: str, value: Any) -> tuple[bytes, ...]:
+    return (bytes(chat_item(field, value)),)
+
+
 def fails(kind: str, *, retried: bool) -> Want:
     return Want(error=(kind, retried))
 
@@ -64,6 +69,7 @@ READ_Y: Final = ("readFile", '{"path": "y"}')
 LIST: Final = ("listFiles", "{}")
 CUT: Final = fails("stream_cut", retried=True)
 BROKEN: Final = fails("transport", retried=True)
+ODD: Final = fails("bad_stream", retried=False)
 BUSY: Final = fails("server_error", retried=True)
 
 CASES: Final[dict[str, Want]] = {
@@ -133,11 +139,41 @@ CASES: Final[dict[str, Want]] = {
     "document-as-stream": calls(READ_X, text="Hi there", usage=Usage(prompt=7)),
     "document-length": Want("Hi ", "length"),
     "stream-as-document": Want(),
-    "reasoning-content": Want(thinking="hm hm"),
-    "reasoning": Want(thinking="hm hm"),
+    "reasoning-content": Want(thinking="hm hm", kept=chat_kept("reasoning_content", "hm hm")),
+    "reasoning": Want(thinking="hm hm", kept=chat_kept("reasoning", "hm hm")),
     "thinking": Want(thinking="hm hm"),
-    "reasoning-alone": Want("", thinking="hm hm"),
+    "reasoning-alone": Want("", thinking="hm hm", kept=chat_kept("reasoning_content", "hm hm")),
     "parts": Want(thinking="hm hm"),
+    "reasoning-empty": calls(READ_X, kept=chat_kept("reasoning_content", "")),
+    "reasoning-details": calls(
+        READ_X,
+        thinking="hm hm",
+        kept=chat_kept(
+            "reasoning_details",
+            [
+                {"type": "reasoning.text", "text": "hm hm", "index": 0, "format": "f", "signature": "s="},
+                {"type": "reasoning.encrypted", "data": "x", "index": 1},
+                {"type": "reasoning.encrypted", "data": "y", "index": 1},
+            ],
+        ),
+    ),
+    "odd-usage-float": Want(usage=Usage(prompt=7, completion=2)),
+    "odd-usage-text": Want(usage=Usage(prompt=7)),
+    "odd-usage-no-object": Want(),
+    "odd-usage-negative": Want(usage=Usage(completion=2)),
+    "odd-usage-zeros-last": Want(usage=Usage(prompt=50, completion=5)),
+    "odd-finish-number": Want(finish="1"),
+    "odd-call-id-number": calls(READ_X),
+    "odd-call-arguments-list": calls(LIST),
+    "odd-call-no-list": calls(("readFile", '{"path":"x"}')),
+    "odd-call-no-function": calls(READ_X),
+    "odd-content-object": Want(),
+    "odd-choices-object": Want(),
+    "odd-event-list": ODD,
+    "odd-old-call": fails("bad_response", retried=False),
+    "odd-error-list": fails("invalid_request", retried=False),
+    "plain-text": fails("bad_response", retried=False),
+    "cut-in-first-event": CUT,
 }
 
 

@@ -91,12 +91,23 @@ def as_sent(message: Any) -> Any:
 
 
 def with_decoded_arguments(message: Any) -> Any:
-    """The provider gets arguments as a text of JSON, the audit tells them as JSON."""
+    """The provider gets arguments as a text of JSON, the audit tells them as JSON; reasoning it does not tell."""
     calls = [
         {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
         for call in message.get("tool_calls", [])
     ]
-    return {**message, **({"tool_calls": calls} if calls else {})}
+    told = {name: value for name, value in message.items() if name != "reasoning_content"}
+    return {**told, **({"tool_calls": calls} if calls else {})}
+
+
+def prompt_and_notes(messages: list[Any]) -> list[Any]:
+    """Only the prompt is a message of the system for the provider; later ones come as text of the user."""
+    return messages[:1] + [
+        {"role": "user", "content": f"<system>\n{message['content']}\n</system>"}
+        if message["role"] == "system"
+        else message
+        for message in messages[1:]
+    ]
 
 
 def audited(client: Client, session: str) -> list[Any]:
@@ -120,9 +131,9 @@ def test_the_audit_tells_every_question_as_it_arrived_also_late_and_after_failur
 
     assert len(asked) == len(calls) == 11
     for question, call in zip(asked, calls, strict=True):
-        assert [with_decoded_arguments(message) for message in question["messages"]] == [
-            as_sent(message) for message in call["requestMessages"]
-        ]
+        assert [with_decoded_arguments(message) for message in question["messages"]] == prompt_and_notes(
+            [as_sent(message) for message in call["requestMessages"]]
+        )
         assert [tool["function"] for tool in question["tools"]] == call["requestTools"]
 
 

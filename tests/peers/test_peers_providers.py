@@ -347,13 +347,16 @@ def test_reasoning_goes_back_to_its_provider_also_after_a_restart_and_is_never_t
     assert "encrypted" not in json.dumps(transcript)
 
 
-def test_reasoning_for_display_alone_goes_back_to_nobody(chat: World) -> None:
-    before = len(chat.provider.log()["requests"])
+@pytest.mark.parametrize(("setting", "returned"), [({}, [0, 1]), ({"reasoning": "never"}, [0, 0])])
+def test_reasoning_of_chat_completions_goes_back_unless_the_upstream_says_otherwise(
+    setting: dict[str, str], returned: list[int]
+) -> None:
+    with world(setting) as own:
+        before = len(own.provider.log()["requests"])
+        frames = own.ask("o3")
 
-    frames = chat.ask("o3")
-
-    assert end_of(frames)["data"]["text"] == "looked"
-    assert [request["reasoning"] for request in chat.provider.log()["requests"][before:]] == [0, 0]
+        assert end_of(frames)["data"]["text"] == "looked"
+        assert [request["reasoning"] for request in own.provider.log()["requests"][before:]] == returned
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])

@@ -118,7 +118,8 @@ async def test_a_conversation_plays_over_the_wire_as_it_is_written(stream: bool,
         second = await here.ask(*messages)
         messages += exchange(second)
         third = await here.ask(*messages)
-        later = await here.ask(*messages, *exchange(third), user("next"), user("<skill>\nname: x"))
+        note = MessageRecord(role="system", content="stopped")
+        later = await here.ask(*messages, *exchange(third), note, user("next"), user("<skill>\nname: x"))
 
     assert (first.text, first.thinking, first.finish_reason) == ("größer 🙂", "hm, größer", "completed")
     assert [(call.id, bytes(call.arguments)) for call in first.calls] == [

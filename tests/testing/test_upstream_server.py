@@ -174,6 +174,7 @@ async def test_models_come_in_the_scripts_order_with_their_windows() -> None:
         ([GO, {"role": "assistant", "content": ""}], "an empty assistant message"),
         ([GO, {"role": "assistant", "content": "x", "tool_calls": []}], "'messages[1].tool_calls': empty array"),
         ([{"role": "user", "content": None}], "expected a string, got null"),
+        ([GO, {"role": "system", "content": "x"}, GO], "System message must be at the beginning."),
         ([{"role": "clown", "content": "x"}], "Invalid enum value 'clown'"),
         ([GO, {**CALLING, "tool_calls": [{**CALL, "function": {"name": "a b", "arguments": "{}"}}]}], "'a b'"),
         ([GO, {**CALLING, "tool_calls": [{**CALL, "function": {"name": "t", "arguments": {}}}]}], "Expected `str`"),
@@ -188,6 +189,28 @@ async def test_a_conversation_that_a_strict_provider_refuses_is_refused(
     assert refused.status_code == 400
     assert problem in refused.json()["error"]["message"]
     assert refused.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_what_the_service_says_in_the_middle_is_read_as_that_and_begins_no_turn() -> None:
+    note = MessageRecord(role="system", content="the last turn\nwas stopped")
+    async with world() as here:
+        first = await here.ask(user())
+        second = await here.ask(user(), spoken(first), *results(first), note)
+
+    assert second.text == "It said call_0_0_1."
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_reasoning_is_missed_only_where_it_is_wanted_and_there_are_tools(tools: bool) -> None:
+    more = {"tools": [{"type": "function", "function": {"name": "t"}}]} if tools else {}
+    async with world(options=Options(wants_reasoning=True)) as here:
+        begun = await here.post(GO, **more)
+        missed = await here.post(GO, CALLING, RESULT, **more)
+        empty = await here.post(GO, {**CALLING, "reasoning_content": ""}, RESULT, **more)
+
+    assert (begun.status_code, missed.status_code, empty.status_code) == (200, 400 if tools else 200, 200)
+    if tools:
+        assert "must be passed back" in missed.json()["error"]["message"]
 
 
 async def test_without_strict_mode_an_open_call_passes() -> None:

@@ -23,6 +23,7 @@ from peen.wire.records import ImageRef, MessageRecord, ToolCallRecord
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What Peen itself puts into a conversation belongs to the turn that it arrives in.
 INJECTED: Final = re.compile(r"<(events|handler|hook|image|omitted|rule|skill|summary)\b")
+_SYSTEM: Final = re.compile(r"<system>\n(.*)\n</system>", re.DOTALL)
 _EMPTY_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 
 
@@ -103,6 +104,8 @@ def parse_chat(body: bytes, *, name: str, created_s: int, strict: bool) -> Asked
         if not messages and not system and message.role in ("system", "developer"):
             system = _text(message, f"messages[{index}]", strict=strict)
         else:
+            if strict and message.role in ("system", "developer"):
+                raise refused("System message must be at the beginning.")  # so say templates of many open models
             messages.append(_record(message, f"messages[{index}]", strict=strict))
     request = ModelRequest(
         model_id=chat.model,
@@ -116,10 +119,17 @@ def parse_chat(body: bytes, *, name: str, created_s: int, strict: bool) -> Asked
         strict_request_check(request)
     include_usage = chat.stream_options is not None and chat.stream_options.include_usage
     reasoning = sum(message.reasoning_content is not None for message in chat.messages)
+    answers = sum(message.role == "assistant" for message in chat.messages)
     return Asked(
         request=request, stream=bool(chat.stream), include_usage=include_usage, name=name, created_s=created_s,
-        reasoning=reasoning,
+        reasoning=reasoning, misses_reasoning=bool(chat.tools) and answers > reasoning,
     )  # fmt: skip
+
+
+def note_of(text: str) -> MessageRecord | None:
+    """What the service itself says in the middle of a conversation, which comes as text of the user."""
+    found = _SYSTEM.fullmatch(text)
+    return None if found is None else MessageRecord(role="system", content=found[1])
 
 
 def refused(problem: str) -> ModelError:
@@ -140,6 +150,8 @@ def _record(message: Message, place: str, *, strict: bool) -> MessageRecord:
             calls = [_call(call, f"{place}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls or ())]
             return MessageRecord(role="assistant", content=text, tool_calls=calls or None)
         case "user":
+            if (note := note_of(text)) is not None:
+                return note
             tag = INJECTED.match(text)
             return MessageRecord(
                 role="user",

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from peen.model.stream import ModelRequest
 from peen.model.strict import strict_request_check
-from peen.testing.upstream.openaiwire import INJECTED, NAME, refused
+from peen.testing.upstream.openaiwire import INJECTED, NAME, note_of, refused
 from peen.testing.upstream.pictures import seen_data_url
 from peen.testing.upstream.wire import Asked
 from peen.wire.model import ToolDefinition
@@ -204,6 +204,8 @@ def _message(item: Item, place: str) -> MessageRecord:
         return MessageRecord(role="system", content=_text(item.content, f"{place}.content"))
     parts = item.content if isinstance(item.content, list) else [Part(type="input_text", text=item.content)]
     text = _text([part for part in parts if part.type != "input_image"], f"{place}.content")
+    if (note := note_of(text)) is not None:
+        return note
     tag = INJECTED.match(text)
     return MessageRecord(
         role="user",

@@ -33,10 +33,14 @@ _STREAM: Final = {"content-type": "text/event-stream; charset=utf-8", "cache-con
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`strict` refuses conversations that a strict provider refuses; the last two test a client's parser."""
+    """`strict` refuses conversations that a strict provider refuses; the last two test a client's parser.
+
+    `wants_reasoning` refuses, as DeepSeek does, a request with tools in which an answer stands without its reasoning.
+    """
 
     strict: bool = True
     api_key: str | None = None
+    wants_reasoning: bool = False
     byte_by_byte: bool = False
     crlf: bool = False
 
@@ -155,6 +159,11 @@ class UpstreamServer:
             strict=self._options.strict,
         )
         logged.reasoning = asked.reasoning
+        if self._options.wants_reasoning and asked.misses_reasoning:
+            raise ModelError(
+                "The `reasoning_content` in the thinking mode must be passed back to the API.",
+                kind="invalid_request", retryable=False, status=400,
+            )  # fmt: skip
         performance = self._upstream.perform(asked.request)
         self._open += 1
         try:

@@ -16,6 +16,7 @@ from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 class Asked(Struct, frozen=True, kw_only=True):
     """A request of the dialect as a model sees it. `name` is unique among the answers of this server.
 
+    `misses_reasoning`: it has tools, and an earlier answer in it has no reasoning, not even an empty one.
     `seals`: reasoning is to be given in a form that can come back; `reasoning` counts answers that brought some back.
     """
 
@@ -26,6 +27,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     created_s: int
     seals: bool = False
     reasoning: int = 0
+    misses_reasoning: bool = False
 
 
 class AnswerWriter(Protocol):
