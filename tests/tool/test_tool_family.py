@@ -361,7 +361,9 @@ async def test_a_stop_gives_up_what_it_may_not_signal_and_names_it(
     world: World, mailbox: Mailbox, worker: None, foreign: str
 ) -> None:
     other = await run(world, "sleep 100", background=True)
-    command = f"{foreign} -f /dev/null & echo $! > mailbox; sleep 0.1; exec sleep 100"
+    command = (
+        f"{foreign} -f /dev/null & until grep -q tail /proc/$!/comm; do :; done; echo $! > mailbox; exec sleep 100"
+    )
 
     (pid,), took_s = await cancelled(world, mailbox, command, pids=1)
 
@@ -394,12 +396,19 @@ async def test_a_signal_to_a_job_tells_what_it_could_not_end(
 async def test_what_outlives_sigkill_is_given_up_within_the_time_that_others_wait(
     world: World, mailbox: Mailbox, worker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "send", lambda *_arguments: None)  # as for one that hangs in the kernel
+    send = ending.send
 
-    (pid,), took_s = await cancelled(world, mailbox, "echo $$ > mailbox; exec sleep 100", pids=1)
+    def ignore(row: ProcessRow, descriptor: int, number: signal.Signals) -> None:
+        if row.name != "tail":  # that one hangs in the kernel
+            send(row, descriptor, number)
+
+    monkeypatch.setattr(ending, "send", ignore)
+    command = "tail -f /dev/null & until grep -q tail /proc/$!/comm; do :; done; echo $! > mailbox; exec sleep 100"
+
+    (pid,), took_s = await cancelled(world, mailbox, command, pids=1)
 
     assert TERM_GRACE_S + KILL_GRACE_S <= took_s < STOP_QUIET_S
     (stopped,) = world.desk.jobs()
     assert stopped.state == "failed"
-    assert f"{pid} (sleep): not ended by SIGKILL yet" in stopped.failure_detail
+    assert f"{pid} (tail): not ended by SIGKILL yet" in stopped.failure_detail
     end(pid)
