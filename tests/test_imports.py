@@ -28,7 +28,7 @@ ORDER = [
 ]
 """Each package may import those behind it. Model, harness, context and tool have no business with each other."""
 SIBLINGS = {"model", "harness", "context", "tool"}
-LEAVES = {"brand", "errors", "ids", "entropy", "duration", "log", "actors", "settings", "wire", "__init__"}
+LEAVES = {"brand", "errors", "ids", "entropy", "duration", "patience", "log", "actors", "settings", "wire", "__init__"}
 """Anyone may import them; they import only each other."""
 TESTING = "testing"
 

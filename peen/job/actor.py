@@ -17,7 +17,8 @@ from peen.job.log import OutputLog
 from peen.job.program import Program
 from peen.job.reader import JobReader
 from peen.job.record import keep_end
-from peen.tool.ending import TERM_GRACE_S
+from peen.patience import KILL_GRACE_S, RECORD_S, TERM_GRACE_S
+from peen.tool.ending import Unended, unended_text
 from peen.tool.output import OutputCapture
 from peen.tool.tree import ProcessRow
 from peen.wire.jobcalls import (
@@ -44,21 +45,21 @@ LAST_DRAIN_S: Final = 10.0
 """For what waits in the pipes when nobody is left to print: the disk may be slow."""
 STOP_GRACE_S: Final = 10.0
 """What a job gets to end in its own way when it is told to stop."""
+STOP_KILL_S: Final = 5.0
+"""What a job that was told to stop, or killed, gets to die of SIGKILL. Nobody waits for it, so it may take longer."""
 _LOOK_S: Final = 0.002
 PID_S: Final = 0.05
 """A command that ends within this tells its pid with its end."""
 COMPANY_S: Final = 0.02
 """The end of a command inside its call waits so long for the commit of the call's result, to share its transaction."""
-STOP_S: Final = 2.0
-"""After everything was killed: how long the record of the end may take."""
 
 
 class Job:
     """Runs one command. Its row is stored; its process has just been started.
 
     Owns:  the program and what it prints. Borrows: the link.
-    Ends:  when nothing of it lives any more. Cancelling its scope ends the whole tree (TERM, then KILL); either way the
-           end is stored, unless the link is lost.
+    Ends:  when nothing of it lives any more, or when it was to be ended and what still lives cannot be. Cancelling its
+           scope ends the whole tree (TERM, then KILL). In each case the end is stored, unless the link is lost.
     """
 
     def __init__(self, job_id: str, program: Program, calls: Calls, capture_bytes: int) -> None:
@@ -73,6 +74,7 @@ class Job:
             JobReader(program.stdout, STDOUT, self._log, capture_bytes),
             JobReader(program.stderr, STDERR, self._log, capture_bytes),
         )
+        self._unended: Sequence[Unended] = ()
         self._signals: trio.Nursery | None = None
         self._end: EndJob | None = None
         self._answer: Pending[JobEnded] | None = None
@@ -90,6 +92,10 @@ class Job:
     @property
     def keyless(self) -> Mapping[int, str]:
         return self._program.keyless
+
+    @property
+    def unended(self) -> str:
+        return unended_text(self._unended)
 
     @property
     def trouble(self) -> str:
@@ -122,19 +128,19 @@ class Job:
             await self.end()
 
     async def end(self) -> None:
-        """End the whole tree, now; returns when that is done and recorded. Shielded and bounded."""
+        """End the whole tree, now; returns when that is done and recorded. Shielded, for `COMMAND_END_S` at most."""
         self._note_signal()
-        await self._program.end(grace_s=TERM_GRACE_S)
-        with trio.move_on_after(STOP_S, shield=True):
+        await self._end_all(grace_s=TERM_GRACE_S, kill_s=KILL_GRACE_S, doubtful=True)
+        with trio.move_on_after(RECORD_S, shield=True):
             await self.ended.wait()
 
     def signal(self, signal: JobSignalName) -> bool:
-        """Begin to end the tree; False if there is nothing (any more) to end."""
+        """Begin to end the tree, as far as it is surely this job's; False if there is nothing (any more) to end."""
         if self._signals is None or self._is_over:
             return False
         self._note_signal()
         grace_s = STOP_GRACE_S if signal == "stop" else 0.0
-        self._signals.start_soon(partial(self._program.end, grace_s=grace_s))
+        self._signals.start_soon(partial(self._end_all, grace_s=grace_s, kill_s=STOP_KILL_S, doubtful=False))
         return True
 
     def send_end(self) -> None:
@@ -159,6 +165,13 @@ class Job:
         # A shell tells by itself how it took the signal; once it has exited, what it left running does not.
         self._is_left_signalled = self._is_left_signalled or bool(self.left)
 
+    async def _end_all(self, *, grace_s: float, kill_s: float, doubtful: bool) -> None:
+        """End the tree. What cannot be ended is not waited for: the job is over, and says what still lives."""
+        left = await self._program.end(grace_s=grace_s, kill_s=kill_s, doubtful=doubtful)
+        if left and self._signals is not None:
+            self._unended = left
+            self._signals.cancel_scope.cancel()
+
     async def _live(self) -> None:
         finished = False
         try:
@@ -176,7 +189,7 @@ class Job:
             self._signals = None
             if not finished:
                 self._note_signal()
-                await self._program.end(grace_s=TERM_GRACE_S)
+                self._unended = await self._program.end(grace_s=TERM_GRACE_S, kill_s=KILL_GRACE_S, doubtful=True)
             if self.status is None:
                 self.status = self._program.poll()
             self._is_over = True
@@ -254,6 +267,8 @@ class Job:
     def _outcome(self) -> tuple[EndState, int, str]:
         if self._log.failure:
             return "failed", -1, self._log.failure
+        if self._unended:
+            return "failed", -1, f"not all of it could be ended, and this still runs: {self.unended}"
         if self.status is None:
             return "failed", -1, "it could not be ended"
         if self.status < 0 or self._is_left_signalled:

@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 
 import trio
 
-from peen.tool.ending import end_family
+from peen.tool.ending import Unended, end_family
 from peen.tool.family import FAMILIES, Family
 from peen.tool.jobs import CommandOrder
 from peen.tool.keyless import KeylessPrograms
@@ -59,8 +59,11 @@ class Program(Protocol):
     async def tend(self) -> NoReturn:
         """End what waits for keys that nobody will press; it is cancelled when the command has ended."""
 
-    async def end(self, *, grace_s: float) -> None:
-        """End all of it: TERM, then KILL after `grace_s` (0: KILL at once). Shielded, for the grace and 2 s at most."""
+    async def end(self, *, grace_s: float, kill_s: float, doubtful: bool) -> Sequence[Unended]:
+        """End all of it: TERM, then KILL after `grace_s` (0: KILL at once); what still lives `kill_s` after that.
+
+        With `doubtful` also what may be of another command. Shielded, for the sum of both times at most.
+        """
 
     def close(self) -> None:
         """The command is over. Streams and status are given up; what still lives is left alone."""
@@ -134,8 +137,8 @@ class ShellProgram:
     async def tend(self) -> NoReturn:
         await self._keyless.run()
 
-    async def end(self, *, grace_s: float) -> None:
-        await end_family(self._family, grace_s=grace_s)
+    async def end(self, *, grace_s: float, kill_s: float, doubtful: bool) -> Sequence[Unended]:
+        return await end_family(self._family, grace_s=grace_s, kill_s=kill_s, doubtful=doubtful)
 
     def close(self) -> None:
         self._process.close()

@@ -21,6 +21,7 @@ from peen.errors import (
     WorkerFailed,
 )
 from peen.ids import SessionNo
+from peen.patience import STOP_QUIET_S
 from peen.session import decide
 from peen.session.acceptance import (
     Acceptance,
@@ -49,8 +50,6 @@ from peen.wire.worker import CancelTurns, TurnEnded
 
 log = structlog.get_logger(__name__)
 
-STOP_QUIET_S: Final = 4.0
-"""Seconds after a Stop in which the worker must have ended everything; then it is killed."""
 END_RETRY_S: Final = 2.0  # a failing disk is asked again; for space on a full one the store waits by itself
 INBOX_SLOTS: Final = 64
 """Messages that wait to be judged; when it is full, the sockets that sent them are read no further."""

@@ -44,6 +44,7 @@ INTERRUPTED: Final = "its worker or the controller ended before it did, and it w
 MAX_LISTED: Final = 500
 MAX_READ_BYTES: Final = 1024 * 1024
 
+MAX_DETAIL_BYTES: Final = 200
 _HOW: Final = {"signalled": "was terminated by a signal", "failed": "failed to run"}
 
 
@@ -124,7 +125,7 @@ def record_signal(tx: Tx, writer: Writer, request: RecordJobSignal, *, at_ms: in
 
 
 def end(tx: Tx, writer: Writer, request: EndJob, *, at_ms: int, allowance: Allowance = ALL) -> JobEnded:
-    """The last output and the end; with them, if the handle was returned, the notice about it."""
+    """The last output and the end; with them, if no call tells it, the notice about it."""
     job = jobs.end(
         tx,
         _owner(writer),
@@ -138,7 +139,8 @@ def end(tx: Tx, writer: Writer, request: EndJob, *, at_ms: int, allowance: Allow
         allowance=allowance,
         missing=Missing(request.unstored_bytes, request.output_missing),
     )
-    if job.is_detached:
+    # A call that a Stop cut off tells nothing; that its command could not be ended somebody has to know.
+    if job.is_detached or (job.state == "failed" and jobs.signals(tx, job.no, limit=1, offset=0)):
         _report(tx, job)
     return JobEnded()
 
@@ -240,6 +242,8 @@ def _report(tx: Tx, job: JobRow) -> None:
     took_ms = duration_ms(job, job.started_at_ms)
     state = "failed" if job.state == "interrupted" else job.state
     how = f"exited with code {job.exit_code}" if state == "exited" else _HOW[state]
+    if job.state == "failed" and job.failure_detail:
+        how = f"failed: {cut(one_line(job.failure_detail), MAX_DETAIL_BYTES)}"
     data = EndedJob(
         job_id=job_id,
         exit_code=job.exit_code,

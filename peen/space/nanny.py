@@ -146,8 +146,8 @@ class Nanny:
         if not self._dead:
             return
         orphans = self._orphans()
-        signal_all(orphans, signal.SIGKILL)
-        if orphans and _monotonic_s() < self._dead_until:
+        dying = signal_all(orphans, signal.SIGKILL)
+        if dying and _monotonic_s() < self._dead_until:
             return
         for pid, status in self._dead.items():
             self._say(Exited(pid=pid, status=status, leftover=orphans))

@@ -54,7 +54,7 @@ class NotSpawned(Order, frozen=True, kw_only=True, tag_field="op", tag="notSpawn
 class Exited(Order, frozen=True, kw_only=True, tag_field="op", tag="exited"):
     """The worker and all that it left behind are gone. `status` is the exit code, or minus the signal.
 
-    `leftover` names processes that SIGKILL did not end in time (they hang in the kernel).
+    `leftover` names processes that SIGKILL did not end in time (they hang in the kernel), and those of other accounts.
     """
 
     pid: int

@@ -137,13 +137,16 @@ def reap() -> list[tuple[int, int]]:
     return ended
 
 
-def signal_all(pids: Collection[int], number: int) -> None:
-    """Send `number` to each of `pids` that still exists and is ours."""
+def signal_all(pids: Collection[int], number: int) -> list[int]:
+    """Send `number` to each of `pids` that still exists and is ours; these."""
+    told = []
     for pid in pids:
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue  # gone, or changed its user: then it is not ours to end
+        told.append(pid)
+    return told
 
 
 def _kill_until_none(
@@ -152,17 +155,27 @@ def _kill_until_none(
     *,
     on_kill: Callable[[int], object] = lambda _: None,
 ) -> bool:
-    """SIGKILL what `find` names, again and again, until it names nothing that runs; False if time ran out."""
+    """SIGKILL what `find` names, again and again, until it names nothing that runs; False if something is left.
+
+    That is so if time ran out, or if all that is left is of other accounts.
+    """
     while True:
         stats = all_stats()
         alive = [pid for pid in find(stats) if stats[pid].state not in _GONE]
         if not alive:
             return True
-        handles = []
+        handles, refused = [], 0
         for pid in alive:
-            if (handle := _kill(stats[pid])) is not None:
+            try:
+                handle = _kill(stats[pid])
+            except PermissionError:
+                refused += 1
+                continue
+            if handle is not None:
                 handles.append(handle)
                 on_kill(pid)
+        if refused == len(alive):
+            return False  # nobody here can end them, and their own end may be far away
         try:
             _wait_gone(handles, min(deadline, _monotonic_s() + 5 * _PASS_MS / 1000))
         finally:
@@ -173,18 +186,21 @@ def _kill_until_none(
 
 
 def _kill(stat: ProcStat) -> int | None:
-    """A handle of the process after SIGKILL was sent to it, or None if it is gone or not ours."""
+    """A handle of the process after SIGKILL was sent to it, or None if it is gone. Raises: PermissionError."""
     try:
         handle = os.pidfd_open(stat.pid)
-    except (ProcessLookupError, PermissionError):
+    except ProcessLookupError:
         return None
     now = read_stat(stat.pid)
     try:
         if now is not None and now.start_time == stat.start_time:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             return handle
-    except (ProcessLookupError, PermissionError):
+    except ProcessLookupError:
         pass  # closed below, like the handle of a pid that was given to another process
+    except PermissionError:
+        os.close(handle)
+        raise
     os.close(handle)
     return None
 

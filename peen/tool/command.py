@@ -231,6 +231,8 @@ def _note(command: Command, arguments: RunCommandArguments, timeout_ms: int, *, 
             f"It, or another command that ran at the time, may have left running: {_names(command.doubtful)}. Nothing "
             "tells which, so that no job stands for them; end them with kill when they are no longer needed."
         )
+    if command.unended:
+        notes.append(f"It was to be ended, but not all of it could be; this still runs: {command.unended}.")
     if command.trouble:
         notes.append(f"Not all of it can be read again: {command.trouble}.")
     return " ".join(notes)

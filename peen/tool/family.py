@@ -87,15 +87,15 @@ class Family(Kin):
         self.admit(rows)
         return set(self.known)
 
-    async def members(self, *, ending: bool) -> list[ProcessRow]:
-        """Everything that lives of the command, the shell included. With `ending`, also what is doubtful."""
+    async def members(self, *, doubtful: bool) -> list[ProcessRow]:
+        """Everything that lives of the command, the shell included. With `doubtful`, also what may be of another."""
         table, roots = await trio.to_thread.run_sync(self._scan)
         # Not from the table: meanwhile a child may have become one that somebody waits for.
         strays = self._families.strays_of(self)
         roots |= {row.pid: row for row in strays if not row.is_doubtful}
         rows = [row for row in with_descendants(table, roots).values() if not row.dead]
         self.admit(rows)
-        if not ending:
+        if not doubtful:
             return rows
         roots |= {row.pid: row for row in strays}
         return [row for row in with_descendants(table, roots).values() if not row.dead]
@@ -107,7 +107,7 @@ class Family(Kin):
         """
         strays = self._families.strays_of(self)
         if output_held or self.known or _group_exists(self.process.pid) or not all(row.is_doubtful for row in strays):
-            rows = [row for row in await self.members(ending=False) if row.pid != self.process.pid]
+            rows = [row for row in await self.members(doubtful=False) if row.pid != self.process.pid]
             strays = self._families.strays_of(self)
         else:
             rows = []

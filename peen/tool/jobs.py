@@ -58,6 +58,10 @@ class Command(Protocol):
         """Programs that were ended because they waited for keys: pid and name."""
 
     @property
+    def unended(self) -> str:
+        """What of it was to be ended and still runs, and why; empty if there is nothing."""
+
+    @property
     def trouble(self) -> str:
         """Why not all of its output is stored; empty if it is."""
 

@@ -29,7 +29,10 @@ class SignalJobArguments(ToolArguments, frozen=True, kw_only=True):
 
 
 class SignalJobResult(ToolResult, frozen=True, kw_only=True, omit_defaults=True):
-    """`state` is that of the job a moment after the signal; `running`: it has not ended yet."""
+    """`state` is that of the job a moment after the signal; `running`: it has not ended yet.
+
+    `note` says why a job is `failed`, such as which process could not be ended.
+    """
 
     job_id: str
     found: bool
@@ -41,7 +44,8 @@ class SignalJobResult(ToolResult, frozen=True, kw_only=True, omit_defaults=True)
 class SignalJob(Tool[SignalJobArguments]):
     name = "signalJob"
     description = (
-        "End a job with everything that it started. A job that has ended already is left as it is, which is no error."
+        "End a job with everything that it started. A job that has ended already is left as it is, which is no error. "
+        "What cannot be ended, such as a process of another account, is named; the job is failed then."
     )
     arguments = SignalJobArguments
     repeatable = False
@@ -56,4 +60,5 @@ class SignalJob(Tool[SignalJobArguments]):
         read = await jobs.read(job_id, stdout_cursor=None, stderr_cursor=None, max_lines=1, max_bytes=0)
         if read.job is None:
             return unknown
-        return SignalJobResult(job_id=job_id, found=True, signal=signal, state=read.job.state)
+        note = read.job.failure_detail
+        return SignalJobResult(job_id=job_id, found=True, signal=signal, state=read.job.state, note=note)

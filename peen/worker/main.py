@@ -15,6 +15,7 @@ from peen.errors import PeenError, WorkerFailed
 from peen.job.room import Jobs
 from peen.log import configure_logging
 from peen.model.registry import Models
+from peen.patience import CLEANUP_S
 from peen.settings.environment import command_environment
 from peen.tool.children import CHILDREN
 from peen.tool.registry import standard_tools
@@ -33,8 +34,6 @@ log = structlog.get_logger(__name__)
 EXIT_OK: Final = 0
 EXIT_REFUSED: Final = 2
 EXIT_LINK_LOST: Final = 3
-CLEANUP_S: Final = 8.0
-"""Seconds that turns may take to end their commands when this worker stops."""
 
 
 def worker_main(document: LaunchDocument) -> int:

@@ -170,3 +170,44 @@ def test_a_lock_left_by_a_dead_controller_does_not_block_the_next() -> None:
 
         with daemon:
             assert daemon.address.startswith("http://127.0.0.1:")
+
+
+def test_a_controller_at_the_path_of_another_ones_directory_leaves_its_processes_alone() -> None:
+    with short_directory() as home, scripted_daemon(home, SCRIPT) as first, Client(first) as client:
+        session = client.open(first.workspace_root)
+        frame = client.send(session, "wait", model="scripted/waits")
+        client.until_type("tool.use")
+        wait_for((first.workspace_root / "started").exists, "the command to start")
+        worker = int((first.workspace_root / "worker").read_text())
+        first.state_dir.rename(home / "moved")
+
+        with scripted_daemon(home, SCRIPT):
+            assert alive(worker)
+            (first.workspace_root / "go").touch()
+            ended = client.answered(frame)
+
+        assert ended[-1]["type"] == "message.completed"
+        assert (first.workspace_root / "ledger").read_text() == "begun\nended\n"
+
+
+def test_a_state_directory_that_was_moved_after_a_crash_is_rid_of_what_the_crash_left() -> None:
+    with short_directory() as home:
+        daemon = scripted_daemon(home, SCRIPT).start()
+        with Client(daemon) as client:
+            session = client.open(daemon.workspace_root)
+            client.send(session, "wait", model="scripted/waits")
+            client.until_type("tool.use")
+            wait_for((daemon.workspace_root / "started").exists, "the command to start")
+        (nanny,) = children(daemon.pid)
+        worker = int((daemon.workspace_root / "worker").read_text())
+        (shell,) = children(worker)
+        for pid in (nanny, worker, daemon.pid):  # so that nobody is there to end the shell
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (worker, nanny):
+            os.kill(pid, signal.SIGKILL)
+        daemon.kill()
+        assert alive(shell)
+
+        daemon.state_dir = daemon.state_dir.rename(home / "moved")
+        with daemon:
+            wait_for(lambda: not alive(shell), "what the dead controller has left to end", within_s=5)

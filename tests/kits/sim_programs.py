@@ -5,6 +5,8 @@ A command is written as steps between semicolons:
     out TEXT, err TEXT      print a line; `part TEXT` prints without the line end, `fill N` prints N bytes of lines
     sleep S, forever        wait
     trap S                  from here on TERM is obeyed only after S seconds
+    hang                    from here on SIGKILL is not obeyed either
+    foreign                 from here on it is another account's, which may not be signalled
     leave STEP, STEP ...    start a process that outlives the shell and holds both of its streams
     exit N                  end; without it the end of the steps is `exit 0`
 
@@ -14,6 +16,7 @@ A command is written as steps between semicolons:
 from __future__ import annotations
 
 import errno
+import math
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
@@ -22,6 +25,7 @@ from typing import Final, NamedTuple, NoReturn
 import trio
 from sim_model import Ledger, ToolRun
 
+from peen.tool.ending import Unended
 from peen.tool.jobs import CommandOrder
 from peen.tool.tree import ProcessRow
 from peen.wire.joboutput import STDERR, STDOUT
@@ -92,6 +96,7 @@ class Member:
         self.status: int | None = None
         self._scope = trio.CancelScope()
         self._trap_s = 0.0
+        self.hangs = self.is_foreign = False
         for pipe in program.pipes:
             pipe.holders += 1
 
@@ -144,6 +149,10 @@ class Member:
                 await trio.sleep_forever()
             case "trap":
                 self._trap_s = float(rest)
+            case "hang":
+                self.hangs, self._trap_s = True, math.inf
+            case "foreign":
+                self.is_foreign = True
             case "leave":
                 self._program.fork(rest.split(","))
             case _:
@@ -195,6 +204,11 @@ class SimProgram:
         ends = [member.ended_s for member in self.members]
         return None if None in ends else max(end for end in ends if end is not None)
 
+    @property
+    def is_unendable(self) -> bool:
+        """Whether a Stop or a signal cannot end all of it."""
+        return any(member.hangs or member.is_foreign for member in self.members)
+
     def printed(self, stream: int) -> bytes:
         return b"".join(written.data for written in self.written if written.stream == stream)
 
@@ -207,7 +221,7 @@ class SimProgram:
         return member
 
     def kill(self) -> None:
-        """SIGKILL to all of it, from outside."""
+        """The host is rid of all of it, by force."""
         for member in self.members:
             member.end(-signal.SIGKILL)
 
@@ -231,17 +245,23 @@ class SimProgram:
         await trio.sleep_forever()
         raise AssertionError("unreachable")
 
-    async def end(self, *, grace_s: float) -> None:
-        with trio.move_on_after(grace_s + 2, shield=True):
+    async def end(self, *, grace_s: float, kill_s: float, doubtful: bool) -> Sequence[Unended]:
+        with trio.move_on_after(grace_s + kill_s, shield=True):
             if grace_s > 0:
-                living = [member for member in self.members if member.status is None]
+                living = [member for member in self.members if member.status is None and not member.is_foreign]
                 for member in living:
                     await member.terminate()
                 with trio.move_on_after(grace_s):
                     for member in living:
                         await member.ended.wait()
-            self.kill()
+            for member in self.members:
+                if not (member.hangs or member.is_foreign):
+                    member.end(-signal.SIGKILL)
             await trio.lowlevel.checkpoint()
+            for member in self.members:
+                await member.ended.wait()
+        left = [member for member in self.members if member.status is None]
+        return [Unended(member.row.pid, member.row.name, member.is_foreign) for member in left]
 
     def close(self) -> None:
         for pipe in self.pipes:

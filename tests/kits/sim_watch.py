@@ -18,6 +18,7 @@ SELECT id, state, is_detached, (
  WHERE coalesce(told, '') !=
        CASE WHEN state = 'running' THEN ''
             WHEN state = 'interrupted' AND (is_detached OR NOT is_signalled) THEN 'job.failed'
+            WHEN state = 'failed' AND is_signalled THEN 'job.failed'
             WHEN is_detached THEN 'job.' || state ELSE '' END
 """
 _ORPHANS: Final = """

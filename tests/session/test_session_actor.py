@@ -27,7 +27,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from world_kit import MODEL, check_sequences, dump, execution_of, frame_types, transcript, uuid
 
 from peen.errors import LinkLost
-from peen.session.actor import STOP_QUIET_S
+from peen.patience import STOP_QUIET_S
 from peen.store import inbox, turns
 from peen.testing.faults import Faults
 from peen.wire.worker import RunTurn

@@ -78,7 +78,7 @@ async def test_a_command_has_a_row_before_anything_else_is_known_of_it() -> None
     [
         (exited(code=3), "job.exited", "exited with code 3", 3),
         (EndJob(job_id=JOB, state="signalled"), "job.signalled", "was terminated by a signal", -1),
-        (EndJob(job_id=JOB, state="failed", failure_detail="disk"), "job.failed", "failed to run", -1),
+        (EndJob(job_id=JOB, state="failed", failure_detail="disk"), "job.failed", "failed: disk", -1),
     ],
 )
 async def test_the_end_of_a_job_is_told_by_one_notice(end: EndJob, kind: str, summary: str, code: int) -> None:

@@ -9,8 +9,9 @@ from sim_model import Script
 from sim_play import Body, Play, Scenario
 from sim_scenarios import SCENARIOS
 from sim_worker import CommandingWorker
-from sim_world import World
+from sim_world import START_S, World
 
+from peen.patience import STOP_QUIET_S
 from peen.store import jobs
 from peen.store.jobs import JobRow
 
@@ -274,3 +275,47 @@ def test_a_worker_that_dies_as_its_job_ends_leaves_one_end() -> None:
         seen |= {(*end, *told(world)) for end in ends(world)}
 
     assert seen == {("exited", 7, True, "job.exited"), ("interrupted", -1, True, "job.failed")}
+
+
+@pytest.mark.parametrize(("steps", "reason"), [("foreign", "of another account"), ("hang", "not ended by SIGKILL yet")])
+def test_a_stop_gives_up_what_cannot_be_ended_and_tells_so_while_the_other_job_goes_on(steps: str, reason: str) -> None:
+    async def body(play: Play) -> None:
+        await play.send("go")
+        await play.wait_until("tool.result")
+        await play.wait_jobs(2)
+        await play.sleep(0.2)
+        await play.stop()
+        await play.wait_idle()
+        await play.sleep(30.0)
+        await play.send("next")
+        await play.wait_idle()
+        await play.wait_jobs()
+
+    world = story(
+        body,
+        run("out first; sleep 60; exit 4", background=True),
+        run(f"leave {steps}, forever; trap 60; forever"),
+    )
+    detached, stopped = rows(world)
+
+    assert (detached.state, detached.exit_code) == ("exited", 4)
+    assert stopped.state == "failed"
+    assert f"(sim): {reason}" in stopped.failure_detail
+    assert stopped.ended_at_ms is not None
+    assert stopped.ended_at_ms / 1000 - world.stopped_s[0][1] - START_S <= STOP_QUIET_S
+    assert len(world.space.processes) == 1
+    assert told(world) == ["job.failed", "job.exited"]
+    (summary,) = world.reader().rows("SELECT summary FROM notice WHERE type = 'job.failed'")[0]
+    assert reason in summary
+
+
+def test_a_job_of_which_something_cannot_be_ended_is_failed_by_a_signal_and_names_it() -> None:
+    async def body(play: Play) -> None:
+        await play.send("go")
+        await play.wait_idle()
+
+    world = story(body, run("leave foreign, forever; forever", background=True), about("signalJob", 1, signal="kill"))
+
+    assert ends(world) == [("failed", -1, True)]
+    assert "of another account" in rows(world)[0].failure_detail
+    assert told(world) == ["job.failed"]

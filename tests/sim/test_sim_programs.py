@@ -63,7 +63,7 @@ async def test_a_command_that_runs_has_no_status(host: Host) -> None:
 
     assert await program.stdout.receive_some(10) == b"one\n"
     assert program.poll() is None
-    await program.end(grace_s=0)
+    await program.end(grace_s=0, kill_s=BOUND_S, doubtful=True)
     program.close()
 
 
@@ -86,7 +86,7 @@ async def test_a_command_that_obeys_ends_by_term(host: Host) -> None:
     program = host.start("echo one; exec sleep 100", "out one; forever")
     await program.stdout.receive_some(10)
 
-    await program.end(grace_s=BOUND_S)
+    await program.end(grace_s=BOUND_S, kill_s=BOUND_S, doubtful=True)
 
     assert await program.wait() == -signal.SIGTERM
     assert await whole(program.stdout) == b""
@@ -98,7 +98,7 @@ async def test_a_command_that_does_not_obey_is_killed_with_what_it_left(host: Ho
     program = host.start(shell, "trap 60; leave trap 60, forever; out one; forever")
     await program.stdout.receive_some(10)
 
-    await program.end(grace_s=0.3)
+    await program.end(grace_s=0.3, kill_s=BOUND_S, doubtful=True)
 
     assert await program.wait() == -signal.SIGKILL
     assert list(await program.left_running(output_held=False)) == []
@@ -111,7 +111,7 @@ async def test_the_end_is_not_to_be_cancelled(host: Host) -> None:
 
     with trio.CancelScope() as scope:
         scope.cancel()
-        await program.end(grace_s=BOUND_S)
+        await program.end(grace_s=BOUND_S, kill_s=BOUND_S, doubtful=True)
 
     assert await program.wait() == -signal.SIGTERM
     program.close()
@@ -134,7 +134,7 @@ async def test_a_trap_delays_the_end_in_virtual_time(nursery: trio.Nursery, auto
     await program.stdout.receive_some(10)
     began_s = trio.current_time()
 
-    await program.end(grace_s=5)
+    await program.end(grace_s=5, kill_s=BOUND_S, doubtful=True)
 
     assert trio.current_time() - began_s == 2
     assert program.poll() == -signal.SIGTERM

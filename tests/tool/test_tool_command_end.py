@@ -52,6 +52,10 @@ class Ending:
         await trio.sleep(1.0)
         return True
 
+    @property
+    def unended(self) -> str:
+        return ""
+
     async def stop(self) -> None:
         raise AssertionError("nobody stops it")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import trio
 from tool_world import Mailbox, World, alive, cancelled, run, until, working
 
 from peen.brand import Brand
+from peen.patience import COMMAND_END_S, KILL_GRACE_S, STOP_QUIET_S, TERM_GRACE_S
+from peen.tool import ending
 from peen.tool.children import CHILDREN
 from peen.tool.ending import end_family
 from peen.tool.family import FAMILIES, Family
@@ -256,6 +259,21 @@ async def test_what_may_be_anybodys_is_ended_with_either_command(world: World, m
     await closed(one)
 
 
+async def test_what_may_be_anybodys_is_not_ended_by_a_signal_to_a_job(
+    world: World, mailbox: Mailbox, worker: None
+) -> None:
+    one = await run(world, f"{NAMELESS}; {WAITING}", background=True)
+    other = await run(world, WAITING, background=True)
+    pid = await mailbox.pid()
+    await until(lambda: is_adopted(pid))
+
+    ended = [await world.ok("signalJob", jobId=job["jobId"], signal="kill") for job in (other, one)]
+
+    assert [each["state"] for each in ended] == ["signalled", "signalled"]
+    assert alive(pid)
+    end(pid)
+
+
 async def test_what_may_be_anybodys_stays_doubtful_when_only_one_command_is_left(
     world: World, mailbox: Mailbox, worker: None
 ) -> None:
@@ -323,3 +341,74 @@ async def test_the_reaper_takes_no_exit_status_that_somebody_waits_for(
     assert anybodys.wait() == 5
     ours.process.close()
     ours.close()
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of programs that may not be signalled, as if they were of another account."""
+    send = ending.send
+
+    def refuse(row: ProcessRow, descriptor: int, number: signal.Signals) -> None:
+        if row.name == "tail":
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        send(row, descriptor, number)
+
+    monkeypatch.setattr(ending, "send", refuse)
+    return "tail"
+
+
+async def test_a_stop_gives_up_what_it_may_not_signal_and_names_it(
+    world: World, mailbox: Mailbox, worker: None, foreign: str
+) -> None:
+    other = await run(world, "sleep 100", background=True)
+    command = (
+        f"{foreign} -f /dev/null & until grep -q tail /proc/$!/comm; do :; done; echo $! > mailbox; exec sleep 100"
+    )
+
+    (pid,), took_s = await cancelled(world, mailbox, command, pids=1)
+
+    assert took_s < COMMAND_END_S
+    assert alive(pid)
+    stopped, going_on = world.desk.jobs()
+    assert (stopped.state, going_on.state) == ("failed", "running")
+    assert f"{pid} ({foreign}): of another account" in stopped.failure_detail
+    (notice,) = world.desk.notices()
+    assert f"{pid} ({foreign}): of another account" in notice["summary"]
+    assert str(stopped.id.hex()) == notice["data"]["jobId"].replace("-", "")
+    assert str(going_on.id.hex()) == other["jobId"].replace("-", "")
+    end(pid)
+
+
+async def test_a_signal_to_a_job_tells_what_it_could_not_end(
+    world: World, mailbox: Mailbox, worker: None, foreign: str
+) -> None:
+    job = await run(world, f"{foreign} -f /dev/null & echo $! > mailbox; exec sleep 100", background=True)
+    pid = await mailbox.pid()
+    await until(lambda: name_of(pid) == foreign)
+
+    result = await world.ok("signalJob", jobId=job["jobId"], signal="kill")
+
+    assert result["state"] == "failed"
+    assert f"{pid} ({foreign}): of another account" in result["note"]
+    end(pid)
+
+
+async def test_what_outlives_sigkill_is_given_up_within_the_time_that_others_wait(
+    world: World, mailbox: Mailbox, worker: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = ending.send
+
+    def ignore(row: ProcessRow, descriptor: int, number: signal.Signals) -> None:
+        if row.name != "tail":  # that one hangs in the kernel
+            send(row, descriptor, number)
+
+    monkeypatch.setattr(ending, "send", ignore)
+    command = "tail -f /dev/null & until grep -q tail /proc/$!/comm; do :; done; echo $! > mailbox; exec sleep 100"
+
+    (pid,), took_s = await cancelled(world, mailbox, command, pids=1)
+
+    assert TERM_GRACE_S + KILL_GRACE_S <= took_s < STOP_QUIET_S
+    (stopped,) = world.desk.jobs()
+    assert stopped.state == "failed"
+    assert f"{pid} (tail): not ended by SIGKILL yet" in stopped.failure_detail
+    end(pid)

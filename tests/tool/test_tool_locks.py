@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -188,6 +189,42 @@ async def test_a_file_that_was_exchanged_during_the_wait_is_locked_itself(
         await trio.sleep(1)
 
     assert entered.is_set()
+    assert not is_locked(path)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before it is opened", "before it is locked"])
+async def test_a_file_that_is_exchanged_in_the_middle_of_locking_is_not_the_one_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, late: bool
+) -> None:
+    path, other = tmp_path / "f", tmp_path / "other"
+    path.write_bytes(b"old")
+    other.write_bytes(b"new")
+    open_, flock = os.open, fcntl.flock
+
+    def exchange() -> None:
+        if other.exists():
+            other.rename(path)
+
+    def opened(name: Any, *arguments: Any, **options: Any) -> int:
+        if not late and name == path:
+            exchange()
+        return open_(name, *arguments, **options)
+
+    def locked_late(descriptor: Any, operation: int) -> None:
+        if late:
+            exchange()
+        flock(descriptor, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opened)
+        patch.setattr(fcntl, "flock", locked_late)
+        holding = FileLocks().holding(path)
+        await holding.__aenter__()
+    try:
+        assert path.read_bytes() == b"new"
+        assert is_locked(path)
+    finally:
+        await holding.__aexit__(None, None, None)
     assert not is_locked(path)
 
 
