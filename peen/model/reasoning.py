@@ -10,6 +10,9 @@ from msgspec import Raw, Struct
 
 from peen.wire.records import NOTHING, MessageRecord, ProviderReasoning
 
+REASONING_REFUSED: Final = "reasoning_refused"
+"""Kind of the error when a provider does not take back the reasoning in a request: without it, it may take the rest."""
+
 
 class _Item(Struct, frozen=True):
     type: str = ""
@@ -36,6 +39,13 @@ def items_for(message: MessageRecord, *, upstream: str, model: str) -> list[Raw]
     except msgspec.DecodeError:  # of a release that keeps it in another form
         return []
     return kept.items if (kept.upstream, kept.model) == (upstream, model) else []
+
+
+def without_reasoning(message: MessageRecord, *, upstream: str, model: str) -> MessageRecord:
+    """`message` without what it keeps for this upstream and model; the same object if that is nothing."""
+    if not items_for(message, upstream=upstream, model=model):
+        return message
+    return msgspec.structs.replace(message, provider_reasoning=NOTHING)
 
 
 def type_of(item: Raw) -> str:
