@@ -26,7 +26,7 @@ from peen.execution.pictures import Pictures
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
-from peen.model.images import refused_images
+from peen.model.images import refused_images, takes_none
 from peen.model.reasoning import REASONING_REFUSED, kept_reasoning, without_reasoning
 from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry, retry_reason
@@ -195,7 +195,7 @@ class Asker:
             if planned_ms is None:
                 last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
                 refused = _refused(error, self._conversation)
-                output = ModelOutput(error_kind=error.kind, error=f"{last}{_about(refused)}")
+                output = ModelOutput(error_kind=error.kind, error=f"{last}{self._about(error, refused)}")
                 return Done(output=output, failed=True, refused_images=[said for _, said in refused])
             reason, delay_ms = retry_reason(error), planned_ms
         used_up = limits.refusal(
@@ -207,6 +207,14 @@ class Asker:
         self._show_retry(attempt, reason, error, delay_ms, streaming)
         await trio.sleep(delay_ms / 1000)
         return None
+
+    def _about(self, error: ModelError, refused: Sequence[tuple[ImageRef, RefusedImage]]) -> str:
+        if self._conversation.images and takes_none(error):
+            return (
+                f" (the model {self._setup.model.name} takes no images, and this session holds some: choose another "
+                "model; imageInput: false in the entry of its upstream says so before anything is sent)"
+            )
+        return _about(refused)
 
     def _show_retry(self, attempt: int, reason: str, error: ModelError, delay_ms: int, streaming: Streaming) -> None:
         status = error.http_status or 0
