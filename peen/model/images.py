@@ -24,7 +24,7 @@ _ABOUT_IMAGE: Final = re.compile(r"(?<![\w-])images?(?![\w-])|image_url|image_pa
 _NO_EYES: Final = re.compile(
     r"(not|n't) (currently )?(support|accept|take|allow|have)\w* (an? |any )?(image|vision|multimodal)s?\b"
     r"(?! (format|type|url|size|larger|of|with))"
-    r"|(image|vision|multimodal)s?( input\w*| content)? (is|are) (not |un)(supported|accepted|available|enabled|allowed)"
+    r"|(image|vision|multimodal)s?( input\w*| content)? (is|are) (not |un)(supported|accepted|available)"
     r"|not a (multimodal|vision)|text[- ]only model",
     re.IGNORECASE,
 )
