@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -122,6 +124,20 @@ class Conversation:
         went = sum(len(unit.messages) for at, unit in enumerate(self._units) if at in gone)
         self._keep(without(self._units, gone.__contains__))
         return went
+
+    def change(self, changed: Callable[[MessageRecord], MessageRecord]) -> bool:
+        """Send `changed(message)` in the place of each message that is there; whether any is another one by that."""
+        units = [self._changed(unit, changed) for unit in self._units]
+        if all(map(operator.is_, units, self._units)):
+            return False
+        self._keep(units)
+        return True
+
+    def _changed(self, unit: Unit, changed: Callable[[MessageRecord], MessageRecord]) -> Unit:
+        messages = tuple(map(changed, unit.messages))
+        if all(map(operator.is_, messages, unit.messages)):
+            return unit
+        return replace(unit, messages=messages, tokens=sum(map(self._count_one, messages)))
 
     def _append(self, messages: tuple[MessageRecord, ...], through: int) -> None:
         tokens = self.count(messages)

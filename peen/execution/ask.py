@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -25,8 +26,8 @@ from peen.execution.pictures import Pictures
 from peen.execution.requests import SentRequests
 from peen.execution.steps import Done, Steps
 from peen.model.fold import Answer, Fold
-from peen.model.images import refused_images
-from peen.model.reasoning import kept_reasoning
+from peen.model.images import refused_images, takes_none
+from peen.model.reasoning import REASONING_MISSED, REASONING_REFUSED, kept_reasoning, without_reasoning
 from peen.model.refusal import TOO_LONG
 from peen.model.retry import final_error, plan_retry, retry_reason
 from peen.model.stream import ModelInfo, ModelRequest, Upstream
@@ -80,13 +81,14 @@ class Asker:
 
         Each failed attempt leaves an audit record and, if another follows, a `provider.retry` event; blocks that
         it had opened are stopped, and its partial text never becomes part of the answer. A request that the provider
-        refuses as too long is followed by a shorter one, `MAX_SHORTENED` times. `step` is the step that is carried out.
+        refuses as too long is followed by a shorter one, `MAX_SHORTENED` times, and one that it refuses for the
+        reasoning in it by one without. `step` is the step that is carried out.
         """
         attempts = Attempts(
             step, tell=self._steps.note, entropy=self._entropy, sequence=lambda: self._steps.message_sequence
         )
         request, first = await self._request(), 0
-        shortened = 0
+        shortened = refused_up_to = 0
 
         async def show(pieces: list[EventRecord]) -> None:
             await self._steps.emit(pieces, attempts.news())
@@ -104,10 +106,16 @@ class Asker:
                 except ModelError as error:
                     self._blocks.close()
                     attempts.fail(error)
-                    is_shorter = shortened < MAX_SHORTENED and self._shorten(error)
-                    done = await self._after_failure(attempt, error, streaming, attempts.calls, is_shorter=is_shorter)
-                    if is_shorter and done is None:
-                        request, first, shortened = await self._request(), len(attempts.calls), shortened + 1
+                    if self._forget_reasoning(error):
+                        has_less, refused_up_to = True, self._steps.message_sequence
+                    elif error.kind == REASONING_MISSED:  # said once by an upstream, which sends another request then
+                        has_less = True
+                    else:
+                        has_less = shortened < MAX_SHORTENED and self._shorten(error)
+                        shortened += has_less
+                    done = await self._after_failure(attempt, error, streaming, attempts.calls, has_less=has_less)
+                    if has_less and done is None:
+                        request, first = await self._request(), len(attempts.calls)
                 else:
                     self._blocks.close()
                     attempts.complete(answer, response=self._kept_response(answer))
@@ -118,6 +126,7 @@ class Asker:
         value, done.blobs = self._sent.save(request)
         done.recall, done.forget = self._sent.blobs, self._sent.forget_last
         attempts.keep_request(first, value)
+        done.reasoning_refused_up_to = refused_up_to
         done.calls = attempts.calls
         return done
 
@@ -140,6 +149,15 @@ class Asker:
         if dropped:
             log.warning("the provider refused a request as too long", dropped_messages=dropped)
         return dropped > 0
+
+    def _forget_reasoning(self, error: ModelError) -> bool:
+        """Whether the request was refused for its reasoning, which is left out from here on."""
+        if error.kind != REASONING_REFUSED:
+            return False
+        model = self._setup.model
+        without = partial(without_reasoning, upstream=model.connection_name, model=model.model_id)
+        log.info("reasoning is not sent again, since the provider refused it", model=model.name)
+        return self._conversation.change(without)
 
     async def _attempt(
         self, request: ModelRequest, turn_round: int, streaming: Streaming, attempts: Attempts
@@ -168,18 +186,18 @@ class Asker:
         streaming: Streaming,
         calls: Sequence[ModelCallRecord],
         *,
-        is_shorter: bool,
+        has_less: bool,
     ) -> Done[ModelOutput] | None:
         """How the step ends; None once it is time for another attempt, which may be one with less."""
         ceiling_ms = self._setup.settings.provider_retry_max_delay_ms
-        if is_shorter:
-            reason, delay_ms = TOO_LONG, 0
+        if has_less:
+            reason, delay_ms = error.kind, 0
         else:
             planned_ms = plan_retry(attempt, error, self._entropy.chance(), max_retry_after_ms=ceiling_ms)
             if planned_ms is None:
                 last = final_error(attempt, error, max_retry_after_ms=ceiling_ms)
                 refused = _refused(error, self._conversation)
-                output = ModelOutput(error_kind=error.kind, error=f"{last}{_about(refused)}")
+                output = ModelOutput(error_kind=error.kind, error=f"{last}{self._about(error, refused)}")
                 return Done(output=output, failed=True, refused_images=[said for _, said in refused])
             reason, delay_ms = retry_reason(error), planned_ms
         used_up = limits.refusal(
@@ -191,6 +209,14 @@ class Asker:
         self._show_retry(attempt, reason, error, delay_ms, streaming)
         await trio.sleep(delay_ms / 1000)
         return None
+
+    def _about(self, error: ModelError, refused: Sequence[tuple[ImageRef, RefusedImage]]) -> str:
+        if self._conversation.images and takes_none(error):
+            return (
+                f" (the model {self._setup.model.name} takes no images, and this session holds some: choose another "
+                "model; imageInput: false in the entry of its upstream says so before anything is sent)"
+            )
+        return _about(refused)
 
     def _show_retry(self, attempt: int, reason: str, error: ModelError, delay_ms: int, streaming: Streaming) -> None:
         status = error.http_status or 0

@@ -62,6 +62,7 @@ class Done(Generic[T]):
     blobs: list[NewBlob] = field(default_factory=list)
     """Images, and parts of the saved values in `calls` that the store has not got yet, as far as is known."""
     refused_images: list[RefusedImage] = field(default_factory=list)
+    reasoning_refused_up_to: int = 0
     recall: Callable[[Collection[bytes]], list[NewBlob]] | None = None
     """Finds the blobs of those values that the store has not got after all."""
     forget: Callable[[], None] | None = None
@@ -165,6 +166,7 @@ class Steps:
             opening=list(following.opening),
             terminal=following.terminal,
             refused_images=done.refused_images if done is not None else [],
+            reasoning_refused_up_to=done.reasoning_refused_up_to if done is not None else 0,
             continuation=(
                 None if otherwise is None else Continuation(claims=_claims(otherwise), passed=_passed(otherwise))
             ),

@@ -19,7 +19,8 @@ def runtime_facts(entropy: Entropy, *, peen_version: str, zone: str | None = Non
     name = zone or _local_zone_name()
     moment = _local(entropy.now_ms() // 1000, name)
     return RuntimeFacts(
-        local_time=moment.isoformat(timespec="seconds"),
+        # To the hour: it stands in front of all messages, and a provider's cache holds only what does not change.
+        local_time=moment.replace(minute=0, second=0).isoformat(timespec="seconds"),
         time_zone=name or moment.tzname() or "unknown",
         operating_system=f"{platform.system()} {platform.release()}",
         architecture=platform.machine(),

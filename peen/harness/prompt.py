@@ -19,13 +19,17 @@ BASE_SOURCE: Final = "embedded://prompt/base"
 MANIFEST_VERSION: Final = 1
 _SECTION_BREAK: Final = "\n\n"
 _FRESHNESS: Final = (
-    "These facts were taken when this turn started. What you learned in training is older: check versions, dates and "
+    "These facts were taken when this turn started; the local time is the hour in which it did, and `date` tells the "
+    "exact time. What you learned in training is older: check versions, dates and "
     "interfaces against the machine or the project instead of relying on memory."
 )
 
 
 class RuntimeFacts(Struct, frozen=True, kw_only=True):
-    """The machine and the moment. `local_time` is RFC 3339 with its offset, `time_zone` an IANA name where known."""
+    """The machine and the moment.
+
+    `local_time` is the hour, in RFC 3339 with its offset, `time_zone` an IANA name where known.
+    """
 
     local_time: str
     time_zone: str

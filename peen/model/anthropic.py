@@ -15,7 +15,7 @@ from peen import __version__
 from peen.entropy import Entropy
 from peen.errors import ModelError
 from peen.model.anthropicbody import MessageBodies
-from peen.model.anthropicerrors import refuses_reasoning, status_failure
+from peen.model.anthropicerrors import reasoning_refused, status_failure
 from peen.model.anthropicmodels import Facts, by_preference, facts_of, learned, output_limit, thinking_budget
 from peen.model.anthropicstream import MessageTranslator
 from peen.model.anthropicwire import ListedModel, decode_models
@@ -113,22 +113,18 @@ class AnthropicUpstream:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[StreamEvent]]:
-        """See `Upstream.stream`. Where the provider refuses the reasoning in a request, it is sent once more without.
+        """See `Upstream.stream`.
 
-        That happens when what stands before it has changed: the provider has bound it to that.
+        Raises: ModelError `REASONING_REFUSED` if the provider refuses the reasoning in the request. That happens when
+        what stands before it has changed: the provider has bound it to that.
         """
-        for may_repeat in (True, False):
-            conversation = self._bodies.conversation(request)
-            body = self._bodies.body(request, conversation, self._head(request, may_think=conversation.may_think))
-            async with self._transport.send("POST", self._messages_url, self._headers, body) as reply:
-                if reply.status == 200:
-                    yield await self._events(reply, request)
-                    return
-                error = named(await self._status_error(reply), body)
-            if not (may_repeat and conversation.has_reasoning and refuses_reasoning(error)):
-                raise error
-            log.info("reasoning is not sent again, since the provider refused it", model=request.model_id)
-            conversation.forget_reasoning()
+        conversation = self._bodies.conversation(request)
+        body = self._bodies.body(request, conversation, self._head(request, may_think=conversation.may_think))
+        async with self._transport.send("POST", self._messages_url, self._headers, body) as reply:
+            if reply.status != 200:
+                error = await self._status_error(reply)
+                raise named(reasoning_refused(error) if conversation.has_reasoning else error, body)
+            yield await self._events(reply, request)
 
     async def aclose(self) -> None:
         """Close the connections that are kept open."""

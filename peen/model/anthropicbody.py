@@ -96,7 +96,6 @@ class EncodedConversation:
         self._check = StrictCheck()
         self._closed = bytearray()  # messages that cannot change any more, nor be marked
         self._open: list[tuple[Literal["user", "assistant"], list[bytes]]] = []
-        self._forgotten = 0  # reasoning of the messages before this one is not sent any more
         self._thinks: list[bool] = []  # of each message of the current turn by the assistant: it begins with reasoning
         self.has_reasoning = False
         """Whether any reasoning goes back to the provider."""
@@ -118,16 +117,6 @@ class EncodedConversation:
         new = messages[len(self._messages) :]
         self._check.take(request, new)
         for message in new:
-            self._add(message)
-            self._messages.append(message)
-
-    def forget_reasoning(self) -> None:
-        """Send none of the reasoning any more that is in the conversation now."""
-        messages, self._messages = self._messages, []
-        self._forgotten = len(messages)
-        self._closed, self._open, self._thinks = bytearray(), [], []
-        self.has_reasoning = False
-        for message in messages:
             self._add(message)
             self._messages.append(message)
 
@@ -176,8 +165,6 @@ class EncodedConversation:
         return blocks
 
     def _items(self, message: MessageRecord) -> list[Raw]:
-        if len(self._messages) < self._forgotten:
-            return []
         items = items_for(message, upstream=self._upstream, model=self._model_id)
         if not all(type_of(item) in KEPT_TYPES for item in items):
             return []

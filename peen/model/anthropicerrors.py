@@ -8,6 +8,7 @@ from typing import Final
 
 from peen.errors import ModelError
 from peen.model.chatwire import ErrorObject
+from peen.model.reasoning import REASONING_REFUSED
 from peen.model.refusal import TOO_LONG, status_error, stream_error
 
 _TOO_LONG: Final = re.compile(
@@ -41,9 +42,13 @@ def stream_failure(error: ErrorObject | str) -> ModelError:
             return _sharpened(found)
 
 
-def refuses_reasoning(error: ModelError) -> bool:
-    """Whether a request was refused for the reasoning in it: it was changed, or it belongs to something else."""
-    return error.http_status == 400 and _REASONING.search(str(error)) is not None
+def reasoning_refused(error: ModelError) -> ModelError:
+    """The same error of a request with reasoning in it; as `REASONING_REFUSED` if that is what it is about.
+
+    Then the reasoning was changed, or it belongs to something else.
+    """
+    judges = error.http_status == 400 and error.kind == "invalid_request"
+    return _as(REASONING_REFUSED, error) if judges and _REASONING.search(str(error)) else error
 
 
 def _sharpened(error: ModelError) -> ModelError:

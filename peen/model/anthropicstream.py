@@ -83,7 +83,7 @@ class MessageTranslator:
         self._open: dict[int, _Open] = {}
         self._calls = 0
         self._has_text = False
-        self._before: list[Kept] = []  # placeholders since the last kept thinking
+        self._before: list[tuple[Kept, int | None]] = []  # placeholders since the last kept thinking, with their calls
         self._usage = UsageReport()
         self._reason: str | None = None
         self._details: StopDetails | None = None
@@ -183,7 +183,7 @@ class MessageTranslator:
             case "tool_use":
                 opened.call, opened.given = self._calls, block.input
                 self._calls += 1
-                self._before.append(Kept(type="tool_use", id=block.id or ""))
+                self._before.append((Kept(type="tool_use"), opened.call))
                 out.append(CallStarted(index=opened.call, id=block.id or "", name=block.name or ""))
 
     def _delta(self, index: int, delta: Delta, out: list[StreamEvent]) -> None:
@@ -212,7 +212,7 @@ class MessageTranslator:
                 if rest:
                     self._say(block, rest, out)
                 if block.said:
-                    self._before.append(Kept(type="text", characters=block.said))
+                    self._before.append((Kept(type="text", characters=block.said), None))
             case "thinking":
                 if rest:
                     block.thinking.append(rest)
@@ -251,7 +251,7 @@ class MessageTranslator:
                 out.append(CallDelta(index=block.call, json=text))
 
     def _keep(self, item: Kept, out: list[StreamEvent]) -> None:
-        out.extend(ReasoningKept(Raw(_encode(one))) for one in (*self._before, item))
+        out.extend(ReasoningKept(Raw(_encode(one)), call) for one, call in (*self._before, (item, None)))
         self._before.clear()
 
     def _report(self, report: UsageReport | None, out: list[StreamEvent]) -> None:

@@ -103,7 +103,7 @@ class Fold:
                 self._open_call(event.index).stopped = True
             case ReasoningKept():
                 self._grow(len(bytes(event.item)))
-                self._reasoning.append(event.item)
+                self._reasoning.append(event.item if event.call is None else self._named(event.item, event.call))
             case UsageReported():
                 self._usage = merge_usage(self._usage, event.usage)
             case Finished():
@@ -161,6 +161,11 @@ class Fold:
         self._ids.add(call_id)
         self._calls[event.index] = _OpenCall(call_id, event.name)
         return event if call_id == event.id else CallStarted(index=event.index, id=call_id, name=event.name)
+
+    def _named(self, item: Raw, index: int) -> Raw:
+        if index not in self._calls:
+            raise _bad_stream(f"it stands for call {index}, which has not begun")
+        return Raw(msgspec.json.encode(_decode_any(item) | {"id": self._calls[index].id}))
 
     def _free_id(self, wanted: str) -> str:
         candidate, suffix = wanted, 1

@@ -21,6 +21,13 @@ _MARK: Final = re.compile(rb"\x00([0-9a-f]{64})\x00")
 _PLACE: Final = re.compile(r"\b(messages|input)\W{1,3}(\d+)\W{1,4}content\W{1,3}(\d+)")
 # The name of a model may hold the word as well, between hyphens.
 _ABOUT_IMAGE: Final = re.compile(r"(?<![\w-])images?(?![\w-])|image_url|image_parse|_image\b", re.IGNORECASE)
+_NO_EYES: Final = re.compile(
+    r"(not|n't) (currently )?(support|accept|take|allow|have)\w* (an? |any )?(image|vision|multimodal)s?\b"
+    r"(?! (format|type|url|size|larger|of|with))"
+    r"|(image|vision|multimodal)s?( input\w*| content)? (is|are) (not |un)(supported|accepted|available)"
+    r"|not a (multimodal|vision)|text[- ]only model",
+    re.IGNORECASE,
+)
 _STATUSES: Final = (None, 400, 413, 415, 422)
 """Of an answer that judges what was sent; an error inside a stream may have none."""
 _decode: Final = msgspec.json.Decoder().decode
@@ -62,7 +69,7 @@ def refused_images(error: ModelError, messages: Sequence[MessageRecord]) -> list
     a conversation with it would fail for ever.
     """
     held = {image.sha256: image for message in messages for image in message.images}
-    if not held or not _is_refusal(error):
+    if not held or not _is_refusal(error) or takes_none(error):
         return []
     pointed = [held[sha256] for sha256 in error.images if sha256 in held]
     if pointed:
@@ -70,6 +77,11 @@ def refused_images(error: ModelError, messages: Sequence[MessageRecord]) -> list
     answered = max((at for at, message in enumerate(messages) if message.role == "assistant"), default=-1)
     new = {image.sha256: image for message in messages[answered + 1 :] for image in message.images}
     return list((new or held).values())
+
+
+def takes_none(error: ModelError) -> bool:
+    """Whether the provider says that its model takes no images at all, which is no fault of any."""
+    return _is_refusal(error) and not error.images and _NO_EYES.search(str(error)) is not None
 
 
 def _is_refusal(error: ModelError) -> bool:

@@ -20,7 +20,7 @@ from peen.model.effort import fit
 from peen.model.images import named
 from peen.model.openaimodels import by_preference
 from peen.model.reader import MAX_BODY_BYTES, AnswerReader
-from peen.model.reasoningerrors import misses_reasoning, with_remedy
+from peen.model.reasoningerrors import as_missed, misses_reasoning, with_remedy
 from peen.model.refusal import status_error, unexpected_page
 from peen.model.replies import error_body, whole_body, without_key
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
@@ -98,22 +98,22 @@ class OpenAiUpstream:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[StreamEvent]]:
-        """See `Upstream.stream`. A provider that misses the reasoning of an answer which has none gets an empty one.
+        """See `Upstream.stream`.
 
-        Some want one of every answer, also of those that another model has given.
+        Raises: ModelError `REASONING_MISSED` if the provider misses the reasoning of answers which have none: some want
+        one of every answer, also of those that another model has given. From then on these get an empty one.
         """
-        effort = self._effort(request)
-        for _ in range(2):
-            body = self._dialect.bodies.body(request, effort)
-            async with self._transport.send("POST", self._answer_url, self._headers, body) as reply:
-                if reply.status == 200:
-                    yield await self._events(reply, request)
-                    return
-                error = named(await self._status_error(reply), body)
-            if not (misses_reasoning(error) and self._dialect.fill(request.model_id)):
-                break
-            log.info("answers without reasoning are sent with an empty one", model=request.model_id)
-        raise with_remedy(error) if self._speaks_chat else error
+        body = self._dialect.bodies.body(request, self._effort(request))
+        async with self._transport.send("POST", self._answer_url, self._headers, body) as reply:
+            if reply.status != 200:
+                raise self._refused(named(await self._status_error(reply), body), request.model_id)
+            yield await self._events(reply, request)
+
+    def _refused(self, error: ModelError, model_id: str) -> ModelError:
+        if misses_reasoning(error) and self._dialect.fill(model_id):
+            log.info("answers without reasoning are sent with an empty one", model=model_id)
+            return as_missed(error)
+        return with_remedy(error) if self._speaks_chat else error
 
     async def _events(self, reply: Reply, request: ModelRequest) -> AnswerReader:
         content_type = reply.headers.get("content-type", "").lower()

@@ -10,6 +10,11 @@ from msgspec import Raw, Struct
 
 from peen.wire.records import NOTHING, MessageRecord, ProviderReasoning
 
+REASONING_REFUSED: Final = "reasoning_refused"
+"""Kind of the error when a provider does not take back the reasoning in a request: without it, it may take the rest."""
+REASONING_MISSED: Final = "reasoning_missed"
+"""Kind of the error when a provider wants reasoning that nobody has; the next request has something in its place."""
+
 
 class _Item(Struct, frozen=True):
     type: str = ""
@@ -44,6 +49,13 @@ def items_for(message: MessageRecord, *, upstream: str, model: str) -> list[Raw]
     except msgspec.DecodeError:  # of a release that keeps it in another form
         return []
     return kept.items if (kept.upstream, kept.model) == (upstream, model) else []
+
+
+def without_reasoning(message: MessageRecord, *, upstream: str, model: str) -> MessageRecord:
+    """`message` without what it keeps for this upstream and model; the same object if that is nothing."""
+    if not items_for(message, upstream=upstream, model=model):
+        return message
+    return msgspec.structs.replace(message, provider_reasoning=NOTHING)
 
 
 def type_of(item: Raw) -> str:

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from peen.errors import ModelError
+from peen.model.reasoning import REASONING_MISSED
 
 _FIELD: Final = re.compile(
     r"reasoning_content|reasoning_details|(?:messages|assistant)\S{0,20}\breasoning\b", re.IGNORECASE
@@ -18,6 +19,11 @@ _MISSED: Final = re.compile(
 def misses_reasoning(error: ModelError) -> bool:
     """Whether a request was refused since an answer in it came without its reasoning."""
     return _is_about_field(error) and _MISSED.search(str(error)) is not None
+
+
+def as_missed(error: ModelError) -> ModelError:
+    """The same error as `REASONING_MISSED`: the next request has an empty text in its place."""
+    return ModelError(str(error), kind=REASONING_MISSED, retryable=False, status=error.http_status)
 
 
 def with_remedy(error: ModelError) -> ModelError:

@@ -51,10 +51,13 @@ class CallStopped(Struct, frozen=True, gc=False):
 class ReasoningKept(Struct, frozen=True, gc=False):
     """A part of the answer's reasoning that the provider wants back as it is, in its place; never shown.
 
-    `item` is JSON in a form of the upstream's own, which may also stand for what lies between two such parts.
+    `item` is JSON in a form of the upstream's own, which may also stand for what lies between two such parts. With
+    `call` it is an object that stands for the call of that index and names it in `id`: by the id that the call is known
+    by in the end, which need not be the provider's.
     """
 
     item: Raw
+    call: int | None = None
 
 
 class UsageReported(Struct, frozen=True):

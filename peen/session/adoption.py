@@ -24,6 +24,7 @@ from peen.store import (
     images,
     inbox,
     messages,
+    reasoning,
     sessions,
     snapshots,
     turns,
@@ -107,7 +108,8 @@ def open_turn(
     return OpenedTurn(
         execution_id=str(UUID(bytes=execution_id)), turn=turn_no, history_sequence=session.message_sequence,
         message_sequence=last or session.message_sequence, opening=[] if told is None else [told], history=history,
-        has_more=has_more, refused_images=images.refused(tx, no), budget=writer.terms.budget(session),
+        has_more=has_more, refused_images=images.refused(tx, no, request.model),
+        reasoning_refused_up_to=reasoning.refused_up_to(tx, no, request.model), budget=writer.terms.budget(session),
         summary=compaction.as_stored(head) if is_new else None,
         calibration=audit.calibration(tx, no, request.model) if known == 0 else None,
     )  # fmt: skip
@@ -146,7 +148,8 @@ def restore(tx: Tx, writer: Writer, request: RestoreExecution, *, at_ms: int, cl
         next_block=feed.next_block(tx, found.turn_no),
         seen=seen,
         steps=steps,
-        refused_images=images.refused(tx, writer.session_no),
+        refused_images=images.refused(tx, writer.session_no, turn.model),
+        reasoning_refused_up_to=reasoning.refused_up_to(tx, writer.session_no, turn.model),
         summary=compaction.as_stored(summary),
         summary_in_force=0 if head is None else head.sequence,
         may_summarize=summary == head and not has_failed,

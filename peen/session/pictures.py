@@ -22,17 +22,17 @@ def check_images(house: Household, session_no: SessionNo, model: str | None, *, 
     if sent:
         if not house.takes_images(name):
             raise ValidationFailed(f"data.images: the model {name} takes no images; choose another, or send text alone")
-    elif not house.takes_images(name) and _shows_images(house.database.reader, session_no):
+    elif not house.takes_images(name) and _shows_images(house.database.reader, session_no, name):
         raise ValidationFailed(
             f"data.model: this session holds images, and the model {name} takes none; choose one that does"
         )
 
 
-def _shows_images(db: Reader, session_no: SessionNo) -> bool:
-    """Whether a new turn would be sent an image: one that is not summarized, and that no provider has refused."""
+def _shows_images(db: Reader, session_no: SessionNo, model: str) -> bool:
+    """Whether a new turn of this model would be sent an image: one that is not summarized, nor refused for it."""
     summary = compactions.head(db, session_no)
     held = messages.with_images(db, session_no, after=0 if summary is None else summary.to_sequence)
-    return any(row.message.images for row in with_notes(held, images.refused(db, session_no)))
+    return any(row.message.images for row in with_notes(held, images.refused(db, session_no, model)))
 
 
 def without_bytes(message: MessageSend) -> MessageSend:

@@ -27,6 +27,7 @@ from peen.store import (
     inbox,
     leases,
     messages,
+    reasoning,
     sessions,
     turns,
 )
@@ -123,6 +124,8 @@ def commit_steps(
         )  # fmt: skip
     for refused in request.refused_images:
         _note_refusal(tx, writer, execution, refused, session.message, at_ms=at_ms)
+    if request.reasoning_refused_up_to:
+        reasoning.refuse(tx, writer.session_no, execution.model, up_to_sequence=request.reasoning_refused_up_to)
     if stopped:
         return Committed(message_sequence=session.message, stopped=True), None
     summary = None
@@ -141,7 +144,10 @@ def commit_steps(
 def _note_refusal(
     tx: Tx, writer: Writer, execution: ExecutionRow, refused: RefusedImage, sequence: int, *, at_ms: int
 ) -> None:
-    images.refuse(tx, writer.session_no, refused, up_to_sequence=sequence, turn_no=execution.turn_no, at_ms=at_ms)
+    images.refuse(
+        tx, writer.session_no, refused, model=execution.model, up_to_sequence=sequence, turn_no=execution.turn_no,
+        at_ms=at_ms,
+    )  # fmt: skip
     data: dict[str, object] = {"sha256": refused.sha256, "reason": refused.reason}
     controlevents.add_event(tx, execution.no, "execution.imageRefused", data, at_ms=at_ms)
 

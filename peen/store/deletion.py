@@ -107,6 +107,7 @@ PARTS: Final = (
     _of_session("feed", "data"),
     _of_session("message", "content", "thinking", "tool_calls", "provider_reasoning", "images"),
     _numbered("refused_image", "reason"),
+    _numbered("refused_reasoning"),
     _COMPACTIONS,
     _of_owner("activity", "execution", "given", "output"),
     _of_owner("control_event", "execution", "data"),

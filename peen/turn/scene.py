@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,6 +21,7 @@ from peen.execution.restore import BEGINNING, Start, starting_point
 from peen.harness.compaction import summary_prompt
 from peen.harness.facts import runtime_facts
 from peen.harness.prompt import build_prompt, context_hash, prompt_hash, snapshot_hash
+from peen.model.reasoning import without_reasoning
 from peen.model.stream import ModelInfo
 from peen.tool.ledger import Ledger, LedgerDelta
 from peen.turn.workshop import Transcript, Workshop
@@ -132,7 +134,7 @@ async def opened_scene(
 ) -> Scene:
     """A new turn behind the whole history of its session."""
     await shop.transcript.catch_up(opened, shop.journal)
-    past = Past(with_notes(shop.transcript.messages, opened.refused_images), shop.transcript.earlier)
+    past = Past(_replayed(shop.transcript.messages, opened, model), shop.transcript.earlier)
     conversation = _beginning(past, shop.transcript, model)
     for message in [*request.messages, *opened.opening]:
         conversation.add(message)
@@ -152,7 +154,7 @@ async def restored_scene(shop: Workshop, model: ModelInfo, restored: RestoredExe
     """A resumed turn as it stood: its own context and no turn that ran in between, what was done, what it had read."""
     transcript = await _transcript_for(shop, restored)
     start = starting_point(restored.steps)
-    messages = with_notes(transcript.messages, restored.refused_images)
+    messages = _replayed(transcript.messages, restored, model)
     past = Past(
         [row for row in messages if row.sequence <= restored.history_sequence],
         transcript.earlier,
@@ -178,13 +180,28 @@ async def restored_scene(shop: Workshop, model: ModelInfo, restored: RestoredExe
     )
 
 
+def _replayed(
+    rows: Sequence[HistoryMessage], told: OpenedTurn | RestoredExecution, model: ModelInfo
+) -> Sequence[HistoryMessage]:
+    """Stored messages without what the provider of this model has refused."""
+    noted = with_notes(rows, told.refused_images)
+    if not told.reasoning_refused_up_to:
+        return noted
+    return [_unreasoned(row, model) if row.sequence <= told.reasoning_refused_up_to else row for row in noted]
+
+
+def _unreasoned(row: HistoryMessage, model: ModelInfo) -> HistoryMessage:
+    message = without_reasoning(row.message, upstream=model.connection_name, model=model.model_id)
+    return row if message is row.message else msgspec.structs.replace(row, message=message)
+
+
 def _beginning(past: Past, transcript: Transcript, model: ModelInfo) -> Conversation:
     """A conversation with this model that stands on the past; the transcript holds that, and perhaps later messages."""
     conversation = Conversation(partial(sent_tokens, model=model))
     if past.earlier is not None:
         conversation.summarize(past.earlier.text, through=past.earlier.to_sequence)
     counts = [
-        known if row is stored else sent_tokens(row.message, model)  # a note may stand where an image was
+        known if row is stored else sent_tokens(row.message, model)  # something of it was refused
         for row, stored, known in zip(past.history, transcript.messages, transcript.counts(model), strict=False)
     ]
     conversation.add_history(past.history, counts)

@@ -72,8 +72,10 @@ def jpeg_fault(data: bytes) -> str | None:
             return None if has_scan else "it has no pixels (SOS)"
         if marker in _JPEG_ALONE:
             continue
+        if at + 2 > len(data):
+            return _cut(f"it ends inside its segment at byte {found.start()}")
         size = int.from_bytes(data[at : at + 2], "big")
-        if at + 2 > len(data) or at + size > len(data):
+        if at + size > len(data):
             return _cut(f"its segment at byte {found.start()} has {size} bytes, and the file ends before")
         if size < 2:
             return f"what stands at byte {found.start()} is no segment of a JPEG"

@@ -84,7 +84,8 @@ class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     With a `summary`, only what that does not cover.
 
     If `has_more`, the rest is paged with `history.page`. `opening` follows the messages that the worker sent: notices
-    that were pending reach the model with the turn. Without `budget` nothing limits the session.
+    that were pending reach the model with the turn. Without `budget` nothing limits the session. What is refused is so
+    for the model of this turn: images, and its reasoning in the messages up to `reasoning_refused_up_to`.
     """
 
     execution_id: str
@@ -95,6 +96,7 @@ class OpenedTurn(WorkerStruct, frozen=True, kw_only=True):
     history: list[HistoryMessage]
     has_more: bool = False
     refused_images: list[RefusedImage] = []
+    reasoning_refused_up_to: int = 0
     budget: Budget | None = None
     summary: StoredSummary | None = None
     calibration: Calibration | None = None
@@ -150,6 +152,7 @@ class RestoredExecution(WorkerStruct, frozen=True, kw_only=True):
     seen: list[Raw] = []
     steps: list[SavedStep]
     refused_images: list[RefusedImage] = []
+    reasoning_refused_up_to: int = 0
     budget: Budget | None = None
     summary: StoredSummary | None = None
     summary_in_force: int = 0
@@ -183,7 +186,8 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     completes claims of this same commit: phases that had nothing to do. `opening` are messages of the round that
     begins: where a Stop came first, they are left out with it. `blobs` are parts of the saved values that stand in
     `calls`, and images; what is named beside these must have been stored for this session before. `refused_images`
-    are what the provider has refused in the request of this step. `compaction` belongs to the completion of a
+    are what the provider has refused in the request of this step; so is the reasoning of the messages up to
+    `reasoning_refused_up_to`, 0 for none. `compaction` belongs to the completion of a
     compaction: summary, links of the messages and audit are written with it or not at all.
     """
 
@@ -200,6 +204,7 @@ class CommitSteps(WorkerStruct, frozen=True, kw_only=True):
     continuation: Continuation | None = None
     blobs: list[NewBlob] = []
     refused_images: list[RefusedImage] = []
+    reasoning_refused_up_to: int = 0
     compaction: CompactionRecord | None = None
 
 

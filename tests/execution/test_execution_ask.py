@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from trio.testing import MockClock
 from world_kit import execution_of, frame_types, frames, transcript, uuid
 
 from peen.errors import ModelError
+from peen.model.reasoning import REASONING_REFUSED
 from peen.model.retry import MAX_ATTEMPTS
 from peen.model.stream import (
     CallDelta,
@@ -24,7 +27,7 @@ from peen.model.stream import (
     UsageReported,
 )
 from peen.store import activities
-from peen.wire.records import Usage
+from peen.wire.records import MessageRecord, Usage
 
 
 def broken(kind: str = "server_error", *, retryable: bool = True, **more: Any) -> ModelError:
@@ -303,3 +306,44 @@ async def test_reasoning_for_its_provider_is_saved_and_stored_byte_for_byte_and_
     assert stored == [b"null", kept, b"null", b"null", b"null", b"null"]
     assert sent == [[], [kept], [kept]]
     assert "sealed" not in shown
+
+
+async def test_reasoning_that_is_refused_is_left_out_of_an_attempt_like_any_other_and_of_all_later_turns() -> None:
+    def thought(text: str) -> ReasoningKept:
+        return ReasoningKept(msgspec.Raw(b'{"sealed":"%b"}' % text.encode()))
+
+    refused = ModelError("Invalid signature", kind=REASONING_REFUSED, retryable=False, status=400)
+    script: list[Any] = [
+        [thought("old"), *says("first")],
+        [refused], [thought("new"), *asks(("look", work("one")))], [thought("newer"), *says("done")],
+        says("again"),
+    ]  # fmt: skip
+    async with engine(*script) as own:
+        await own.run_turn("one")
+        assert (await own.run_turn("two")).state == "completed"
+        calls = own.db.reader.rows(
+            "SELECT state, failure_kind, status, request IS NULL, unpriced FROM model_call ORDER BY key"
+        )
+        told = notes(own)
+        await own.run_turn("three")
+        # A turn begins with what the store tells of its session.
+        requests = [_sealed(request.messages) for request in own.upstream.requests]
+    assert requests == [[], ["old"], [], ["new"], ["new", "newer"]]
+    assert [(note["attempt"], note["reason"], note["status"], note["delayMs"]) for note in told] == [
+        (1, "reasoning_refused", 400, 0)
+    ]
+    assert [call[:4] for call in calls[1:3]] == [("failed", "reasoning_refused", 400, 1), ("completed", None, None, 0)]
+    assert calls[1][4] == 0
+
+
+async def test_reasoning_that_is_refused_where_none_was_sent_fails_the_turn() -> None:
+    refused = ModelError("Invalid signature", kind=REASONING_REFUSED, retryable=False, status=400)
+    async with engine([refused]) as own:
+        assert (await own.run_turn()).state == "failed"
+        assert notes(own) == []
+
+
+def _sealed(messages: Iterable[MessageRecord]) -> list[str]:
+    return [
+        found for each in messages for found in re.findall('"sealed":"(.*?)"', bytes(each.provider_reasoning).decode())
+    ]

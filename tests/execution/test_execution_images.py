@@ -374,6 +374,24 @@ async def test_a_refusal_about_an_image_in_a_conversation_without_any_is_an_ordi
         assert images.refused(own.db.reader, own.home.no) == []
 
 
+async def test_a_model_that_takes_no_images_fails_its_turn_and_marks_none() -> None:
+    async with engine(refuses("This model does not support image input")) as own:
+        await own.run_turn(images=[PNG])
+        _, data = frames(own.db, own.home)[-1]
+
+        assert "choose another model; imageInput: false" in data["error"]
+        assert images.refused(own.db.reader, own.home.no) == []
+
+
+async def test_an_image_that_one_model_has_refused_is_still_there_for_another() -> None:
+    async with engine(refuses("bad image", PNG)) as own:
+        await own.run_turn(images=[PNG])
+        model = f"{own.upstream.name}/m"
+
+        assert [each.sha256 for each in images.refused(own.db.reader, own.home.no, model)] == [ref(PNG).sha256]
+        assert images.refused(own.db.reader, own.home.no, "other/m") == []
+
+
 # --- a context that is too long
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ from structlog.testing import capture_logs
 from peen.errors import ModelError
 from peen.model.anthropicbody import KEPT, MessageBodies
 from peen.model.anthropicmodels import ASSUMED_OUTPUT_TOKENS
-from peen.model.fold import Answer
+from peen.model.fold import Answer, Fold
 from peen.model.reasoning import kept_reasoning
 from peen.wire.records import MessageRecord
 
@@ -254,10 +255,10 @@ def test_a_conversation_that_is_continued_costs_only_its_new_messages() -> None:
 # --- reasoning
 
 
-async def round_trip(*events: Any) -> tuple[Answer, list[dict[str, Any]]]:
+async def round_trip(*events: Any, taken: Sequence[str] = ()) -> tuple[Answer, list[dict[str, Any]]]:
     """An answer, and the assistant message that is sent for it in the next round."""
     transport = FakeTransport(FakeReply(sse(begun(), *events, ended("tool_use"), STOP)), FakeReply(whole()))
-    found = await ask(upstream(transport))
+    found = await ask(upstream(transport), fold=Fold("call_0", taken=taken))
     kept = reply(found.text, *found.calls, provider_reasoning=kept_reasoning(found.reasoning, upstream="up", model="m"))
     # Another client of the same upstream, as after a restart.
     await ask(upstream(transport), request(user("go"), kept, *(result(call.id) for call in found.calls)))
@@ -279,6 +280,21 @@ async def test_reasoning_comes_back_as_it_was_and_where_it_was() -> None:
         {"type": "text", "text": "so"},
         {"type": "tool_use", "id": "t2", "name": "readFile", "input": {"a": 1}},
     ]
+
+
+@pytest.mark.parametrize("ids", [("a", "a", "a"), ("", "", ""), ("used", "b", "b"), ("", "call_0_0", "used")])
+async def test_reasoning_stays_in_its_place_where_ids_of_calls_were_replaced(ids: tuple[str, str, str]) -> None:
+    events = [piece for at, call_id in enumerate(ids) for piece in (
+        *thinking(2 * at, f"thought {at}"), *tool_use(2 * at + 1, f'{{"n":{at}}}', call_id=call_id)
+    )]  # fmt: skip
+
+    found, blocks = await round_trip(*events, taken=["used"])
+
+    assert len({call.id for call in found.calls} | {"used"}) == 4
+    assert [block.get("thinking") or (block["id"], block["input"]) for block in blocks] == [
+        "thought 0", (found.calls[0].id, {"n": 0}), "thought 1", (found.calls[1].id, {"n": 1}),
+        "thought 2", (found.calls[2].id, {"n": 2}),
+    ]  # fmt: skip
 
 
 async def test_unsigned_thinking_is_not_sent_and_never_becomes_text() -> None:
@@ -322,19 +338,20 @@ BOUND = (
 )
 
 
-async def test_a_request_whose_reasoning_is_refused_is_sent_again_without_it_and_the_next_ones_too() -> None:
-    refused = FakeReply(BOUND, status=400, content_type="application/json")
-    transport = FakeTransport(refused, FakeReply(whole(*text(0, "a"))), FakeReply(whole()))
+async def test_a_request_whose_reasoning_is_refused_says_so_and_goes_out_once() -> None:
+    transport = FakeTransport(*[FakeReply(BOUND, status=400, content_type="application/json") for _ in range(2)])
     source = upstream(transport)
     messages = [user("go"), reply("so", called("c"), provider_reasoning=reasoning(THOUGHT)), result("c")]
 
-    assert (await ask(source, request(*messages))).text == "a"
-    newer = {"type": "thinking", "thinking": "new", "signature": "n"}
-    messages += [reply("", called("d"), provider_reasoning=reasoning(newer)), result("d")]
-    await ask(source, request(*messages))
+    with pytest.raises(ModelError, match="bound to another conversation") as failed:
+        await ask(source, request(*messages))
+    assert (failed.value.kind, failed.value.retryable, failed.value.http_status) == ("reasoning_refused", False, 400)
+    assert len(transport.bodies) == 1
 
-    sent = [re.findall('"thinking":"(.*?)"', body.decode()) for body in transport.bodies]
-    assert sent == [["h\u00e9"], [], ["new"]]
+    messages[1] = reply("so", called("c"))  # there is no reasoning to leave out
+    with pytest.raises(ModelError) as failed:
+        await ask(source, request(*messages))
+    assert failed.value.kind == "invalid_request"
 
 
 async def test_a_refusal_that_is_not_about_reasoning_is_told_at_once() -> None:

@@ -12,7 +12,7 @@ from test_model_openai import DONE, END, TEXT, FakeReply, FakeTransport, ask, re
 from peen.entropy import SeededEntropy
 from peen.errors import ModelError
 from peen.model.openai import OpenAiUpstream
-from peen.model.reasoning import chat_item
+from peen.model.reasoning import REASONING_MISSED, chat_item
 from peen.wire.launch import UpstreamConfig
 from peen.wire.records import MessageRecord
 
@@ -85,23 +85,27 @@ async def test_a_provider_that_misses_reasoning_which_nobody_has_gets_an_empty_t
     source = openai(transport)
     messages = [*conversation(value="t"), reply("b"), *results("b")]
 
+    with pytest.raises(ModelError) as caught:
+        await ask(source, request(*messages))
     await ask(source, request(*messages))
     await ask(source, request(*messages, reply(text="so"), USER))
+
+    assert caught.value.kind == REASONING_MISSED
 
     bodies = [body for _, _, _, body in transport.asked]
     assert [reasoning(body) for body in bodies] == [["t", "t", None], ["t", "t", ""], ["t", "t", "", ""]]
     assert transport.open == 0
 
 
-async def test_it_is_asked_a_second_time_only_once() -> None:
+async def test_what_is_missed_for_all_that_is_an_ordinary_refusal() -> None:
     transport = FakeTransport(refusal(MISSED), refusal(MISSED), refusal(MISSED))
     source = openai(transport)
 
-    for count in (2, 3):
+    for kind in (REASONING_MISSED, "invalid_request", "invalid_request"):
         with pytest.raises(ModelError, match="must be passed back") as caught:
             await ask(source, request(*conversation()))
-        assert len(transport.asked) == count
-        assert not caught.value.retryable
+        assert (caught.value.kind, caught.value.retryable) == (kind, False)
+    assert len(transport.asked) == 3
 
 
 @pytest.mark.parametrize(

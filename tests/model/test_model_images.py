@@ -234,12 +234,21 @@ def test_without_a_name_those_since_the_last_answer_are_refused_or_else_all() ->
         error("the image host is overloaded", kind="server_error"),
         error("the images are more than the context window", kind="context_length_exceeded"),
         error("imagine that"),
+        error("This model does not support image input"),
+        error("image input is not supported"),
         error("model gemini-2.5-flash-image is overworked"),
         error("no model can see an image", status=404),
     ],
 )
 def test_other_errors_are_about_no_image(told: ModelError) -> None:
     assert refused_images(told, CONVERSATION) == []
+
+
+@pytest.mark.parametrize(
+    "told", ["we do not support image formats like BMP", "does not accept images larger than 5 MB"]
+)
+def test_a_rule_that_an_image_breaks_is_about_that_image(told: str) -> None:
+    assert refused_images(error(told), CONVERSATION) == [ref(GIF), ref(JPEG)]
 
 
 def test_an_error_inside_a_stream_may_be_about_an_image_too() -> None:

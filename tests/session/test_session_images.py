@@ -259,7 +259,8 @@ async def test_an_image_that_a_provider_has_refused_keeps_no_model_away_until_it
         (row,) = (row for row in transcript(own.db, own.home) if row.message.images)
         no_more = RefusedImage(sha256=row.message.images[0].sha256, reason="too large")
         note = partial(
-            images.refuse, session_no=own.home.no, refused=no_more, up_to_sequence=row.sequence, turn_no=row.turn,
+            images.refuse, session_no=own.home.no, refused=no_more, model=TEXT_ONLY, up_to_sequence=row.sequence,
+            turn_no=row.turn,
             at_ms=AT_MS,
         )  # fmt: skip
         await own.db.write(note)

@@ -185,17 +185,21 @@ async def test_a_store_from_before_attempts_had_prices_gets_them_from_its_sums_a
 def old_attempts(tx: Tx) -> None:
     """In the place of the calls: refused, broken off, answered; cut off with a report; answered in another turn."""
     tx.execute("DELETE FROM model_call")
-    for key, state, kind, run_cost, started, completed in (
-        (1 << 32, "failed", "rate_limited", 0, 10, 20),
-        (1 << 32 | 1, "failed", "stream_cut", 0, 60, 70),
-        (1 << 32 | 2, "completed", None, 7, 70, 80),
-        (1 << 32 | 64, "cancelled", None, 12, 90, 95),
-        (2 << 32, "completed", None, 9, 10, 20),
+    refused, broken = (
+        "the provider answered with status 529: overloaded",
+        "the provider broke off its answer: slow down",
+    )
+    for key, state, kind, detail, run_cost, started, completed in (
+        (1 << 32, "failed", "server_error", refused, 0, 10, 20),
+        (1 << 32 | 1, "failed", "rate_limited", broken, 0, 60, 70),
+        (1 << 32 | 2, "completed", None, None, 7, 70, 80),
+        (1 << 32 | 64, "cancelled", None, None, 12, 90, 95),
+        (2 << 32, "completed", None, None, 9, 10, 20),
     ):
         tx.execute(
-            "INSERT INTO model_call (key, state, failure_kind, request_sequence, run_cost, started_at_ms, "
-            "completed_at_ms) VALUES (?, ?, ?, 1, ?, ?, ?)",
-            (key, state, kind, run_cost, started, completed),
+            "INSERT INTO model_call (key, state, failure_kind, failure_detail, request_sequence, run_cost, "
+            "started_at_ms, completed_at_ms) VALUES (?, ?, ?, ?, 1, ?, ?, ?)",
+            (key, state, kind, detail, run_cost, started, completed),
         )
     tx.execute("UPDATE session SET cost = 21 WHERE no = 1")
 

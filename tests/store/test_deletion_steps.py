@@ -37,6 +37,7 @@ from peen.store import (
     jobs,
     messages,
     notices,
+    reasoning,
     sessions,
     snapshots,
     turns,
@@ -111,7 +112,8 @@ def _note_and_keep(tx: Tx, blobs: Blobs, home: Home, turn_no: int, frame: int) -
     )  # fmt: skip
     notices.mark_delivered(tx, home.no, [noted], at_ms=AT_MS, opening_turn_no=turn_no)
     refused = RefusedImage(sha256=hash_of(b"%d" % frame).hex(), reason="too large")
-    images.refuse(tx, home.no, refused, up_to_sequence=1, turn_no=turn_no, at_ms=AT_MS)
+    images.refuse(tx, home.no, refused, model="up/m", up_to_sequence=1, turn_no=turn_no, at_ms=AT_MS)
+    reasoning.refuse(tx, home.no, "up/m", up_to_sequence=1)
     last = sessions.message_sequence(tx, home.no)
     head = compactions.head(tx, home.no)
     summary = CompactionRow(

@@ -53,6 +53,7 @@ def test_an_image_that_ends_anywhere_before_its_end_is_broken(data: bytes) -> No
         (JPEG[:20] + b"\xff\xd9" + JPEG[20:], "it has no pixels (SOS)"),
         (JPEG.replace(b"\xff\xc0\0\x0b\x08\0\x01", b"\xff\xc0\0\x0b\x08\0\0"), "width or height is 0"),
         (JPEG.replace(b"\xff\xc0", b"\xff\xfe"), "tells its size (SOF)"),
+        (JPEG[:22], "cut off: it ends inside its segment at byte 20"),
         (JPEG.replace(b"\xff\xdb\x00", b"\xff\xdb\xff"), "cut off: its segment at byte 20 has 65347 bytes"),
         (SIGNATURES[2], "cut off: it ends in its header"),
         (GIF[:6] + bytes(2) + GIF[8:], "width or height is 0"),

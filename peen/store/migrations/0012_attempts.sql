@@ -15,9 +15,11 @@ ALTER TABLE model_call ADD COLUMN unpriced INTEGER NOT NULL DEFAULT 0;
 UPDATE model_call
    SET cost = s.cost, unpriced = s.unpriced, delay_ms = s.delay_ms
   FROM (SELECT key, run_cost - lag(run_cost, 1, 0) OVER run AS cost,
-               -- An attempt without an answer was taken to be free, unless its tokens were reported. Only a refusal is.
+               -- An attempt without an answer was taken to be free, unless its tokens were reported. Only a refusal is:
+               -- the detail begins so where the answer was an error status, not where one stood inside a stream.
                max(run_unpriced_calls - lag(run_unpriced_calls, 1, 0) OVER run,
-                   state <> 'completed' AND coalesce(failure_kind, '') NOT IN ('rate_limited', 'invalid_request'))
+                   state <> 'completed' AND NOT (prompt_tokens IS NULL AND completion_tokens IS NULL
+                     AND coalesce(failure_detail, '') GLOB 'the provider answered with status [45][0-9][0-9]:*'))
                  AS unpriced,
                CASE WHEN state = 'failed' THEN max(0, lead(started_at_ms) OVER round - completed_at_ms) END AS delay_ms
           FROM model_call
