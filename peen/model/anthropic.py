@@ -71,8 +71,11 @@ class AnthropicUpstream:
     async def discover(self) -> list[ModelInfo]:
         """`GET /v1/models`, page by page: Sonnet, Opus and Haiku first, each family with its newest in front.
 
-        Whoever only lists models keeps no connection for it.
+        Models that are configured are taken as they are. Whoever only lists models keeps no connection for it.
         """
+        if self._config.models:
+            await trio.lowlevel.checkpoint()
+            return [self.describe(model) for model in self._config.models]
         try:
             listed = await self._list_models()
         finally:

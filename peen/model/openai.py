@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -28,6 +29,8 @@ from peen.model.transport import Reply, Transport, origin
 from peen.wire.launch import UpstreamConfig
 
 CLOSE_S: Final = 2.0
+NOT_FOUND: Final = 404
+_VERSION: Final = re.compile(r"/v\d")
 
 log = structlog.get_logger(__name__)
 
@@ -64,8 +67,11 @@ class OpenAiUpstream:
     async def discover(self) -> list[ModelInfo]:
         """`GET /models`, in the order of the provider; OpenAI's own list is sorted and rid of what cannot chat.
 
-        Whoever only lists models keeps no connection for it.
+        Models that are configured are taken as they are. Whoever only lists models keeps no connection for it.
         """
+        if self._config.models:
+            await trio.lowlevel.checkpoint()
+            return [self.describe(model) for model in self._config.models]
         try:
             return await self._list_models()
         finally:
@@ -75,7 +81,7 @@ class OpenAiUpstream:
     async def _list_models(self) -> list[ModelInfo]:
         async with self._transport.send("GET", self._models_url, self._headers) as reply:
             if reply.status != 200:
-                raise await self._status_error(reply)
+                raise _without_list(await self._status_error(reply), self._models_url)
             body = await whole_body(reply, MAX_BODY_BYTES)
             try:
                 listed = decode_models(body).data
@@ -143,6 +149,14 @@ class OpenAiUpstream:
 
     def _hide(self, error: ErrorObject | str) -> ErrorObject | str:
         return without_key(error, self._key)
+
+
+def _without_list(error: ModelError, url: str) -> ModelError:
+    """The same error of listing models; a missing list may lie at another place."""
+    if error.http_status != NOT_FOUND or _VERSION.search(url):
+        return error
+    text = f"{error} (baseUrl has no version: for most services it ends with /v1)"
+    return ModelError(text, kind=error.kind, retryable=error.retryable, status=error.http_status)
 
 
 def base_url_of(config: UpstreamConfig) -> str:

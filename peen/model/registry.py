@@ -29,6 +29,7 @@ REDISCOVERY_S: Final = 3.0  # the same, while a message waits for it
 REDISCOVERY_PAUSE_S: Final = 5.0
 """Seconds after the last look in which providers that failed are not asked again."""
 _SHOWN_MODELS: Final = 5
+_NO_LIST: Final = (404, 405, 501)
 _EXAMPLE: Final = '[{"name":"scripted","type":"scripted","script":"/path/to/script.yaml"}]'
 
 _REMOTE: Final = (AnthropicUpstream, OpenAiUpstream)
@@ -82,10 +83,14 @@ class Models:
     async def _ask(self, names: Sequence[str], within_s: float) -> None:
         found: dict[str, Sequence[ModelInfo]] = {}
         failures: dict[str, str] = {}
+        listless: list[str] = []
         async with trio.open_nursery() as nursery:
             for name in names:
-                nursery.start_soon(_discover_one, self._upstreams[name], within_s, found, failures)
+                nursery.start_soon(_discover_one, self._upstreams[name], within_s, found, failures, listless)
         self._asked_at = trio.current_time()
+        # A service that has no list may have models all the same: they are taken by their names.
+        self._trusted = {name: one for name, one in self._trusted.items() if name not in found}
+        self._trusted |= {name: one for name in listless if isinstance(one := self._upstreams[name], _REMOTE)}
         kept = [info for info in self._infos.values() if info.connection_name not in found]
         infos = [*kept, *itertools.chain.from_iterable(found.values())]
         self._infos = {info.name: info for name in self._upstreams for info in infos if info.connection_name == name}
@@ -105,7 +110,7 @@ class Models:
         """Whether the model called `name`, or without a name any at all, is unknown only since an upstream failed."""
         if name is None:
             return not self._infos and bool(self._failures)
-        return name not in self._infos and name.partition("/")[0] in self._failures
+        return not self.is_known(name) and name.partition("/")[0] in self._failures
 
     def resolve(self, qualified: str) -> tuple[Upstream, ModelInfo]:
         """The upstream and the model called `<upstream>/<model id>`.
@@ -155,7 +160,11 @@ class Models:
 
 
 async def _discover_one(
-    upstream: Upstream, within_s: float, found: dict[str, Sequence[ModelInfo]], failures: dict[str, str]
+    upstream: Upstream,
+    within_s: float,
+    found: dict[str, Sequence[ModelInfo]],
+    failures: dict[str, str],
+    listless: list[str],
 ) -> None:
     reason = f"no answer within {within_s:g} s"
     try:
@@ -163,6 +172,9 @@ async def _discover_one(
             found[upstream.name] = await upstream.discover()
     except ModelError as exc:
         reason = str(exc)
+        if exc.http_status in _NO_LIST:
+            reason += f'; if it lists no models, name them: "models" of the upstream, or {upstream.name}/MODEL'
+            listless.append(upstream.name)
     else:
         if not limit.cancelled_caught:
             return

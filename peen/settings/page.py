@@ -52,6 +52,7 @@ without it. Default: that of OpenAI, Z.ai or Anthropic. |
 `always` (the default), `calls` or `never`, see [Models](models.md). |
 | `stream` | Not of `scripted`: `false` asks for each answer in one piece. |
 | `apiKeyEnv` | Name of the variable that holds the key, never the key itself. It must be set. |
+| `models` | Of a provider: ids of the models that it offers. Then it is not asked for them (`GET /models`). |
 | `imageInput` | `false` marks every model of the upstream as text-only. |
 | `prices` | Dollars per million tokens by name of model, see [Models](models.md). |
 | `script` | Of `scripted`: path of a script, absolute or relative to `PEEN_CONFIG_DIR`. Without it the demo answers. |

@@ -116,6 +116,11 @@ def _check_remote_fields(entry: UpstreamConfig) -> None:
         raise ValueError("reasoning belongs to upstreams of the type 'openai' that speak chat completions")
     if entry.reasoning is not None and entry.reasoning not in _REASONING:
         raise ValueError(f"reasoning {entry.reasoning!r} is none of {', '.join(map(repr, _REASONING))}")
+    if entry.models and owner is None:
+        raise ValueError(f"models belongs to upstreams of a provider, not of the type {entry.type!r}")
+    for model in entry.models:
+        if not model or not model.isprintable() or " " in model:
+            raise ValueError(f"models: {model!r} must be the id of a model, without spaces and not empty")
     if not entry.stream and owner is None:
         raise ValueError(f"stream belongs to upstreams of a provider, not of the type {entry.type!r}")
 

@@ -16,8 +16,8 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     """One entry of PEEN_UPSTREAMS. `api_key_env` names a variable; the secret itself is never here.
 
     `api` is `chat` (the default) or `responses`; without `stream` answers are asked for whole. `prices` are by names of
-    models, which may hold `*`. `reasoning` is which answers of chat completions go back with theirs: `always` (the
-    default), `calls` or `never`.
+    models, which may hold `*`. `models` are ids of models that are offered without asking the provider. `reasoning` is
+    which answers of chat completions go back with theirs: `always` (the default), `calls` or `never`.
     """
 
     name: str
@@ -28,6 +28,7 @@ class UpstreamConfig(WorkerStruct, frozen=True, kw_only=True):
     script: str | None = None
     api: str | None = None
     reasoning: str | None = None
+    models: list[str] = []
     stream: bool = True
     prices: dict[str, Price] = {}
 

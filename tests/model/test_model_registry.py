@@ -4,13 +4,18 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from structlog.testing import capture_logs
+from test_model_openai import FakeReply, FakeTransport
 from trio.testing import MockClock
 
+from peen.entropy import SeededEntropy
 from peen.errors import ConfigurationInvalid, ModelError, ValidationFailed
+from peen.model.anthropic import AnthropicUpstream
+from peen.model.openai import OpenAiUpstream
 from peen.model.registry import DISCOVERY_S, REDISCOVERY_PAUSE_S, REDISCOVERY_S, Models
 from peen.model.stream import ModelInfo, ModelRequest, StreamEvent
 from peen.wire.launch import UpstreamConfig
@@ -338,3 +343,53 @@ async def test_a_caller_that_is_cancelled_leaves_the_next_one_to_ask(autojump_cl
     await models.rediscover()
 
     assert [model.name for model in models.list] == ["down/a"]
+
+
+def with_replies(*replies: FakeReply, kind: str = "openai", **fields: Any) -> tuple[Models, FakeTransport]:
+    transport = FakeTransport(*replies)
+    config = UpstreamConfig(name="o", type=kind, **{"base_url": "http://service/v1", **fields})
+    make = AnthropicUpstream if kind == "anthropic" else OpenAiUpstream
+    return Models([make(config, None, transport, SeededEntropy(1))]), transport
+
+
+@pytest.mark.parametrize("kind", ["openai", "zai-coding", "anthropic"])
+async def test_models_that_are_configured_are_offered_and_nobody_is_asked(kind: str) -> None:
+    models, transport = with_replies(kind=kind, models=["small", "org/large"])
+    await models.discover()
+
+    assert [info.name for info in models.list] == ["o/small", "o/org/large"]
+    assert models.default(None)[1].model_id == "small"
+    assert transport.asked == []
+    with pytest.raises(ValidationFailed, match="does not exist"):
+        models.resolve("o/other")
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_models_of_a_service_without_a_list_are_taken_by_their_names(kind: str, status: int) -> None:
+    models, _ = with_replies(FakeReply(b"no such page", status=status), kind=kind)
+    await models.discover()
+
+    assert models.list == ()
+    assert not models.is_missing("o/any")
+    assert models.default("o/any")[1].model_id == "any"
+    with pytest.raises(ConfigurationInvalid, match='"models" of the upstream, or o/MODEL'):
+        models.default(None)
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+async def test_what_another_failure_hides_is_not_taken_for_a_model(status: int) -> None:
+    models, _ = with_replies(FakeReply(b"{}", status=status))
+    await models.discover()
+
+    assert models.is_missing("o/any")
+    with pytest.raises(ValidationFailed, match="offered no models"):
+        models.resolve("o/any")
+
+
+@pytest.mark.parametrize(("url", "hint"), [("http://service", True), ("http://service/v1", False)])
+async def test_a_list_that_is_not_there_may_be_below_a_version(url: str, hint: bool) -> None:
+    models, _ = with_replies(FakeReply(b"nothing", status=404), base_url=url)
+    await models.discover()
+
+    assert ("ends with /v1" in models.failures["o"]) == hint
