@@ -88,13 +88,18 @@ def _requests(whole: list[HistoryMessage], requests: list[Asked], made_again: se
 def _completed(
     reader: Reader, home: Home, whole: list[HistoryMessage], requests: list[Asked]
 ) -> Iterator[str]:  # fmt: skip
-    """5: the last request of a turn that completed holds every message that the turn was given."""
+    """5: the last request of a turn that completed holds every message that the turn was given.
+
+    Where it says that something was left out, for want of room, that was in one before.
+    """
     places = _places(whole)
     last: dict[int, set[str]] = {}
     for asked in requests:
         said = _spoken(asked.messages)
         if said[-1] in places:
-            last[places[said[-1]][0]] = set(said)
+            turn_no = places[said[-1]][0]
+            is_short = any(message.injected_kind == OMITTED_KIND for message in asked.messages)
+            last[turn_no] = set(said) | (last.get(turn_no, set()) if is_short else set())
     for turn in turns.page(reader, home.no, limit=PLENTY, offset=0):
         given = {text for text, (number, _) in places.items() if number == turn.no}
         if turn.state == "completed" and (missing := given - last.get(turn.no, set())):
