@@ -77,7 +77,7 @@ def output(session_id: str, job_id: str, follow: bool, stream: str) -> None:
         if not read.has_more:
             if not follow or read.state != "running":
                 break
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # no deadline: a job may run for days, and Ctrl-C ends the wait
     if read.output_missing:
         say(f"{read.output_missing}; {read.unstored_bytes} bytes are missing")
 

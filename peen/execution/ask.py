@@ -82,7 +82,8 @@ class Asker:
         Each failed attempt leaves an audit record and, if another follows, a `provider.retry` event; blocks that
         it had opened are stopped, and its partial text never becomes part of the answer. A request that the provider
         refuses as too long is followed by a shorter one, `MAX_SHORTENED` times, and one that it refuses for the
-        reasoning in it by one without. `step` is the step that is carried out.
+        reasoning in it by one without, or for want of it by one with something in its place. `step` is the step that is
+        carried out.
         """
         attempts = Attempts(
             step, tell=self._steps.note, entropy=self._entropy, sequence=lambda: self._steps.message_sequence
